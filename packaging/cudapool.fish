@@ -9,7 +9,8 @@ function __cudapool_settings
         device.reserve_floor device.growth_budget device.hot_bytes device.evict \
         device.release_after_idle device.barriers device.free_synchronizes stream_ordered.enabled \
         stream_ordered.buckets.policy stream_ordered.buckets.steps_per_doubling \
-        stream_ordered.buckets.smallest stream_ordered.buckets.largest stream_ordered.caps.cached \
+        stream_ordered.buckets.smallest stream_ordered.buckets.largest \
+        stream_ordered.segments.small stream_ordered.segments.large stream_ordered.caps.cached \
         stream_ordered.caps.blocks_per_bucket stream_ordered.caps.reserve_ratio \
         stream_ordered.reuse.follow_event_dependencies stream_ordered.reuse.opportunistic \
         stream_ordered.reuse.internal_dependencies stream_ordered.evict \

@@ -111,6 +111,10 @@ HOOK(cuMemPoolExportPointer, (CUmemPoolPtrExportData * data, CUdeviceptr pointer
         answer = pool_ask_pointer(pool, pointer);
     if (answer.kind == POINTER_HIDDEN)
         return real_driver()->cuMemPoolExportPointer(data, NOBODYS_POINTER);
+    if (answer.kind == POINTER_LIVE && answer.part) {
+        pool_refused_export(pool, &answer);
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
     /* Another process may reach it from here on. */
     if (answer.kind == POINTER_LIVE)
         pool_share(pool, pointer);

@@ -53,8 +53,8 @@ enum block_state {
 #define BLOCK_ADDRESS_MASK (~UINT64_C(255))
 
 /* A free block is in a list of its bucket, and a pending one in its heap's as well; in a thread's
- * cache it is in a chain through LINK_BUCKET's next. A clean one that may be cut, or a spare one,
- * is in a tree of its segments through LINK_HEAP. */
+ * cache it is in a chain through LINK_BUCKET's next. What may be cut is in a tree of its segments:
+ * a spare part through LINK_HEAP, a whole block through below and above. */
 enum block_link { LINK_BUCKET, LINK_HEAP, LINK_KINDS };
 
 /* What the path without a lock touches is in the first cache line. */
@@ -80,7 +80,8 @@ struct block {
     uint64_t bytes; /* of the driver's allocation. Written by block_set_bytes, so that whoever does
                        not own the block may look by block_bytes */
     counter life;   /* of a named live block: the number of this life. Guarded by its heap's lock */
-    struct block *below, *above; /* of a part: its neighbours in the segment; NULL at its ends */
+    struct block *below, *above; /* of a part: its neighbours in the segment; NULL at its ends. Of
+                                    another that may be cut: see core/segments */
 } __attribute__((aligned(64)));
 
 /* Small and large parts are apart: those of a segment are all of one sort. */

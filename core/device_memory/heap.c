@@ -6,6 +6,30 @@
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 
+/* ---- what core/segments asks of the heap ---- */
+
+static struct heap *heap_of_segments(struct segments *segments)
+{
+    return (struct heap *)((char *)segments - offsetof(struct heap, segments));
+}
+
+static struct block *take_record(struct segments *segments, const struct block *like)
+{
+    (void)like;
+    struct heap *heap = heap_of_segments(segments);
+    return block_records_take(&heap->records, heap);
+}
+
+static void put_record(struct segments *segments, struct block *record)
+{
+    block_records_put(&heap_of_segments(segments)->records, record);
+}
+
+static const struct segments_kind heap_segments_kind = {
+    .lock = LOCK_CONTEXT, .take_record = take_record, .put_record = put_record};
+
+/* ---- buckets ---- */
+
 static bool bucket_init(struct heap *heap, struct bucket *bucket, uint64_t bytes)
 {
     bucket->bytes = bytes;
@@ -42,9 +66,8 @@ bool heap_init(struct pool *pool, struct context *context)
     atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     heap->unkept.bin = CACHE_NO_BIN;
-    heap->segments = (struct segments){.table = &pool->blocks,
-                                       .records = &heap->records,
-                                       .heap = heap,
+    heap->segments = (struct segments){.kind = &heap_segments_kind,
+                                       .table = &pool->blocks,
                                        .small = settings->segments.small,
                                        .large = settings->segments.large};
     /* The list of buckets ends with this one, which is not looked for by a size. */
@@ -141,7 +164,7 @@ void heap_count_spare(struct heap *heap, uint64_t bytes)
     counter_add(&counters->reserved_bytes, bytes);
     counter_add(&counters->free_bytes, bytes);
     counter_add(&counters->clean_bytes, bytes);
-    counter_add(&heap->counters->spare_bytes, bytes);
+    counter_add(&heap->counters->segments.spare_bytes, bytes);
     counter_raise_to(&counters->peak_reserved_bytes, counter_get(&counters->reserved_bytes));
 }
 
@@ -149,7 +172,7 @@ void heap_count_no_longer_spare(struct heap *heap, uint64_t bytes)
 {
     heap_lock_must_be_held(heap);
     struct bucket_counters *counters = heap->unkept.bucket.counters;
-    counter_subtract(&heap->counters->spare_bytes, bytes);
+    counter_subtract(&heap->counters->segments.spare_bytes, bytes);
     counter_subtract(&counters->clean_bytes, bytes);
     counter_subtract(&counters->free_bytes, bytes);
     counter_subtract(&counters->reserved_bytes, bytes);
@@ -181,8 +204,8 @@ static void merge_part(struct heap *heap, struct block *part)
     if (!whole)
         return;
     struct heap_counters *counters = heap->counters;
-    counter_subtract(&counters->segments, 1);
-    counter_subtract(&counters->segment_bytes, whole->bytes);
+    counter_subtract(&counters->segments.count, 1);
+    counter_subtract(&counters->segments.bytes, whole->bytes);
     heap_put_whole(heap, whole);
 }
 

@@ -42,8 +42,8 @@ void heap_reset(struct pool *pool, struct context *context)
     heap_lock(heap);
     thread_caches_collect(heap);
     block_records_visit(&heap->records, forget_visited, &forgetting);
-    counter_set(&heap->counters->segments, 0);
-    counter_set(&heap->counters->segment_bytes, 0);
+    counter_set(&heap->counters->segments.count, 0);
+    counter_set(&heap->counters->segments.bytes, 0);
     epoch_reset(&context->epochs);
     heap->frees_since_fence = 0;
     heap->bytes_since_fence = 0;

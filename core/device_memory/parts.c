@@ -12,10 +12,10 @@ static struct block *cut_out(struct heap *heap, struct block *from, struct bucke
     if (!part)
         return NULL;
     if (whole) {
-        counter_add(&counters->segments, 1);
-        counter_add(&counters->segment_bytes, bytes);
+        counter_add(&counters->segments.count, 1);
+        counter_add(&counters->segments.bytes, bytes);
     }
-    counter_add(&counters->cuts, 1);
+    counter_add(&counters->segments.cuts, 1);
     part->bucket = bucket;
     atomic_store_explicit(&part->bin, device_bucket(bucket)->bin, memory_order_relaxed);
     counter_set(&part->epoch, 0);

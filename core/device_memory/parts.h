@@ -10,7 +10,7 @@
  *
  * Spare memory counts as reserved, free and clean in the row of what has no bucket.
  *
- *   counters->spare_bytes = bytes of all BLOCK_SPARE records, heads of segments included
+ *   counters->segments.spare_bytes = bytes of all BLOCK_SPARE records, heads of segments included
  *
  * The driver knows nothing of a part: it must never be asked to free one. The heap lock is held.
  */

@@ -115,7 +115,7 @@ static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
 static struct heap_bytes sum_bytes(const struct heap *heap)
 {
     struct cached_sums cached = thread_caches_sum(heap);
-    uint64_t spare = counter_get(&heap->counters->spare_bytes);
+    uint64_t spare = counter_get(&heap->counters->segments.spare_bytes);
     return (struct heap_bytes){
         .clean = counter_get(&heap->clean_bytes) + spare + cached.free_bytes - cached.pending_bytes,
         .spare = spare,
@@ -183,7 +183,7 @@ uint64_t heap_kept_bytes(struct heap *heap)
     heap_lock_must_be_held(heap);
     uint64_t held = counter_get(&heap->reserved_bytes);
     uint64_t requested = heap_recent_sums(heap, 0)->requested;
-    return rest_of(held, requested + counter_get(&heap->counters->spare_bytes));
+    return rest_of(held, requested + counter_get(&heap->counters->segments.spare_bytes));
 }
 
 uint64_t heap_free_blocks(const struct heap *heap, const struct bucket *bucket)

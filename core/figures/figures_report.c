@@ -294,6 +294,15 @@ struct device_records {
     uint64_t peak_requested; /* of all heaps together */
 };
 
+static void take_segments(const struct segments_counters *from, struct report_segments *into)
+{
+    into->count += counter_get(&from->count);
+    into->bytes += counter_get(&from->bytes);
+    into->spare_bytes += counter_get(&from->spare_bytes);
+    into->cuts += counter_get(&from->cuts);
+    into->refused_exports += counter_get(&from->refused_exports);
+}
+
 static void take_heap(const struct figures_heap *heap, struct device_records *records,
                       struct report_device *out)
 {
@@ -302,11 +311,7 @@ static void take_heap(const struct figures_heap *heap, struct device_records *re
     out->barriers += counter_get(&heap->counters.barriers);
     out->captured += counter_get(&heap->counters.captured);
     records->peak_requested += heap_counters_peak(&heap->counters);
-    out->segments.count += counter_get(&heap->counters.segments);
-    out->segments.bytes += counter_get(&heap->counters.segment_bytes);
-    out->segments.spare_bytes += counter_get(&heap->counters.spare_bytes);
-    out->segments.cuts += counter_get(&heap->counters.cuts);
-    out->segments.refused_exports += counter_get(&heap->counters.refused_exports);
+    take_segments(&heap->counters.segments, &out->segments);
 }
 
 static struct report_exchange exchange_of(const counter *bytes, const counter *times,
@@ -403,6 +408,7 @@ static bool fill_kinds(struct device_records *records, struct report_device *out
         if (!fill_buckets(count ? &rows->rows[first] : NULL, count, kind))
             return false;
         fill_peaks(records, i, &kind->totals);
+        take_segments(&records->kinds[i]->counters.segments, &out->segments);
     }
     return true;
 }

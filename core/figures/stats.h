@@ -90,17 +90,21 @@ struct bin_counters {
     counter settled; /* frees that are pending there no more, as far as the thread has looked */
 };
 
+/* With the policy split; see core/segments. */
+struct segments_counters {
+    counter count, bytes;    /* of segments that there are now */
+    counter spare_bytes;     /* of these, in no block's hands */
+    counter cuts;            /* blocks that were cut out of them, ever */
+    counter refused_exports; /* of such blocks */
+};
+
 struct heap_counters {
     counter peak_requested; /* since the context was made; see heap_peak_requested */
     counter earlier_peak;   /* the highest of contexts that were this heap's before */
     counter fences, fence_queries, barriers;
     counter captured;   /* allocations while captures went on; several threads add */
     counter vain_waits; /* that lasted a second for work that may need the host in order to end */
-    /* With the policy split; see core/segments. */
-    counter segments, segment_bytes; /* that there are now */
-    counter spare_bytes;             /* of these, in no block's hands */
-    counter cuts;                    /* blocks that were cut out of them, ever */
-    counter refused_exports;         /* of such blocks */
+    struct segments_counters segments;
 };
 
 /* Of one kind of memory of a device. */
@@ -108,6 +112,7 @@ struct kind_counters {
     counter peak_requested; /* where no heap counts it */
     counter peak_reserved;
     counter recent_peak; /* the most reserved since the last sample; see counter_raise_shared */
+    struct segments_counters segments; /* where no heap counts them. Several threads add */
 };
 
 /* What processes on a device gave each other. Several threads write: they add without a lock, and
@@ -172,6 +177,16 @@ static inline void graph_counters_copy(struct graph_counters *to, const struct g
 
 /* For a counter that several threads raise, or lower, without a lock. Relaxed: it orders nothing.
  */
+static inline void counter_add_shared(counter *c, uint64_t value)
+{
+    atomic_fetch_add_explicit(c, value, memory_order_relaxed);
+}
+
+static inline void counter_subtract_shared(counter *c, uint64_t value)
+{
+    atomic_fetch_sub_explicit(c, value, memory_order_relaxed);
+}
+
 static inline void counter_raise_shared(counter *c, uint64_t value)
 {
     uint64_t before = counter_get(c);

@@ -19,6 +19,7 @@
 #include "core/graph_memory/graph_nodes.h"
 #include "core/reclaim/reclaim.h"
 #include "core/stream_memory/stream_find.h"
+#include "core/stream_memory/stream_shelf.h"
 #include "pool_host.h"
 #include "pool_stream.h"
 
@@ -208,8 +209,10 @@ static bool ask_stream_pointer(struct pool *pool, CUdeviceptr pointer,
         return false;
     uint64_t bytes = atomic_load_explicit(&block->asked, memory_order_relaxed);
     bool inside = stream_block_is_held(block, base) && pointer - base < bytes;
-    *answer = (struct pointer_answer){
-        .kind = inside ? POINTER_LIVE : POINTER_HIDDEN, .base = base, .bytes = bytes};
+    *answer = (struct pointer_answer){.kind = inside ? POINTER_LIVE : POINTER_HIDDEN,
+                                      .base = base,
+                                      .bytes = bytes,
+                                      .part = block_is_part(found)};
     return true;
 }
 
@@ -262,10 +265,15 @@ uint64_t pool_buffer_id(struct pool *pool, const struct pointer_answer *answer)
 void pool_refused_export(struct pool *pool, const struct pointer_answer *answer)
 {
     struct block *block = block_table_find(&pool->blocks, answer->base);
-    if (!block)
+    if (!block) {
+        const struct stream_block *part = stream_block_at(pool, answer->base);
+        const struct shelf *shelf = part ? shelf_of(part) : NULL;
+        if (shelf)
+            counter_add_shared(&shelf->stream->on_device->counters->segments.refused_exports, 1);
         return;
+    }
     heap_lock(block->heap);
-    counter_add(&block->heap->counters->refused_exports, 1);
+    counter_add(&block->heap->counters->segments.refused_exports, 1);
     heap_unlock(block->heap);
 }
 

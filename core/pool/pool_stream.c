@@ -28,6 +28,7 @@
 #include "core/stream_memory/stream_hands.h"
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_order.h"
+#include "core/stream_memory/stream_part_free.h"
 #include "core/stream_memory/stream_release.h"
 #include "core/stream_memory/stream_reserve.h"
 #include "core/stream_memory/stream_shelf.h"
@@ -107,12 +108,18 @@ static CUresult free_claimed_async(struct pool *pool, free_async *driver,
         housekeeper_look(pool, block->block.bytes);
         return CUDA_SUCCESS;
     }
-    CUresult result = end_uses(pool, block, handle);
+    bool part = block_is_part(&block->block);
+    /* A node of the graph would free it, which the driver could not. */
+    CUresult result = part && is_captured(pool, handle) ? CUDA_ERROR_INVALID_VALUE
+                                                        : end_uses(pool, block, handle);
     if (result != CUDA_SUCCESS) {
         /* The program's again. */
         atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
         return result;
     }
+    if (part)
+        return may_be_kept(pool, block, handle) ? CUDA_SUCCESS
+                                                : stream_part_free_apart(pool, block, handle);
     return may_be_kept(pool, block, handle)
                ? CUDA_SUCCESS
                : stream_free_by_driver(pool, block, free_on_stream, &free);
@@ -122,6 +129,8 @@ static CUresult free_claimed(struct pool *pool, struct stream_block *block)
 {
     bool green;
     struct plain_free free = {NULL, NULL};
+    if (block_is_part(&block->block))
+        return stream_free_part_plainly(pool, block);
     if (pool_streams_are_served(pool) && context_current(pool, &green) &&
         stream_free_plainly(pool, block, &free)) {
         use_forget(pool, block);
@@ -179,7 +188,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     }
     lock_take(&ref.stream->lock, LOCK_STREAM);
     own_events_settle(ref.stream);
-    bool pending = ref.stream->pending.first != NULL;
+    bool pending = stream_is_unsettled(ref.stream);
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
     lock_give(&ref.stream->lock);
     struct own_event *event = pending ? own_event_record_at_end(pool, ref, handle, stamp) : NULL;
@@ -372,9 +381,10 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
     lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     uint64_t free = counter_get(&stream->free_bytes);
-    bytes->live = counter_get(&stream->reserved_bytes) - free;
-    bytes->cached = counter_get(&stream->clean_bytes);
-    bytes->pending = free - bytes->cached;
+    uint64_t clean = counter_get(&stream->clean_bytes), spare = counter_get(&stream->spare_bytes);
+    bytes->live = counter_get(&stream->reserved_bytes) - free - spare;
+    bytes->cached = clean + spare;
+    bytes->pending = free - clean;
     lock_give(&stream->lock);
     return true;
 }

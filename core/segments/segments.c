@@ -6,12 +6,12 @@
 
 static struct block **smaller(struct block *block)
 {
-    return &block->links[LINK_HEAP].previous;
+    return block_is_part(block) ? &block->links[LINK_HEAP].previous : &block->below;
 }
 
 static struct block **larger(struct block *block)
 {
-    return &block->links[LINK_HEAP].next;
+    return block_is_part(block) ? &block->links[LINK_HEAP].next : &block->above;
 }
 
 static uint64_t priority(const struct block *block)
@@ -92,13 +92,27 @@ static struct block *find(struct block *tree, uint64_t bytes)
     return found;
 }
 
-/* Not a whole block. */
-static struct block *find_part(struct block *tree, uint64_t bytes)
+static bool may_be_cut(const struct segments *segments, const struct block *block, bool parts_only)
 {
+    const struct segments_kind *kind = segments->kind;
+    return (!parts_only || block_is_part(block)) &&
+           (!kind->may_be_cut || kind->may_be_cut(segments, block));
+}
+
+/* The best fit that may be cut; of those of one size that may not, others are not looked at. */
+static struct block *find_for(const struct segments *segments, bool large, uint64_t bytes,
+                              bool parts_only)
+{
+    struct block *tree = segments->may_be_cut[large];
     struct block *found = find(tree, bytes);
-    while (found && !block_is_part(found))
+    while (found && !may_be_cut(segments, found, parts_only))
         found = find(tree, found->bytes + 1);
     return found;
+}
+
+static inline void lock_of_kind_must_be_held(const struct segments *segments)
+{
+    lock_of_rank_must_be_held(segments->kind->lock);
 }
 
 /* ---- small and large ---- */
@@ -122,7 +136,7 @@ static enum block_part sort_of(const struct segments *segments, const struct blo
 
 uint64_t segments_spare_bytes(const struct segments *segments, uint64_t bytes)
 {
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    lock_of_kind_must_be_held(segments);
     return segments->spare[sort_of_part(segments, bytes) == PART_LARGE];
 }
 
@@ -147,7 +161,7 @@ bool segment_is_for_several(const struct segments *segments, uint64_t bytes)
 
 void segments_list(struct segments *segments, struct block *block)
 {
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    lock_of_kind_must_be_held(segments);
     bool large = sort_of(segments, block) == PART_LARGE;
     insert(&segments->may_be_cut[large], block);
     segments->spare[large] += block_is_part(block) ? block->bytes : 0;
@@ -155,7 +169,7 @@ void segments_list(struct segments *segments, struct block *block)
 
 void segments_unlist(struct segments *segments, struct block *block)
 {
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    lock_of_kind_must_be_held(segments);
     bool large = sort_of(segments, block) == PART_LARGE;
     take_out(&segments->may_be_cut[large], block);
     segments->spare[large] -= block_is_part(block) ? block->bytes : 0;
@@ -163,10 +177,10 @@ void segments_unlist(struct segments *segments, struct block *block)
 
 struct block *segments_find(const struct segments *segments, uint64_t bytes, bool anywhere)
 {
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    lock_of_kind_must_be_held(segments);
     bool large = sort_of_part(segments, bytes) == PART_LARGE;
-    struct block *found = find(segments->may_be_cut[large], bytes);
-    return found || !anywhere ? found : find_part(segments->may_be_cut[!large], bytes);
+    struct block *found = find_for(segments, large, bytes, false);
+    return found || !anywhere ? found : find_for(segments, !large, bytes, true);
 }
 
 /* ---- cutting ---- */
@@ -191,7 +205,7 @@ static void change_bytes(struct segments *segments, struct block *block, uint64_
  * memory is short. */
 static struct block *divide_record(struct segments *segments, struct block *block, uint64_t bytes)
 {
-    struct block *rest = block_records_take(segments->records, segments->heap);
+    struct block *rest = segments->kind->take_record(segments, block);
     if (!rest)
         return NULL;
     CUdeviceptr address = block_address(block) + bytes;
@@ -199,9 +213,10 @@ static struct block *divide_record(struct segments *segments, struct block *bloc
     block_set_bytes(rest, block->bytes - bytes);
     rest->bucket = block->bucket;
     rest->freed_at = block->freed_at;
+    counter_set(&rest->epoch, counter_get(&block->epoch));
     block_set(rest, address, BLOCK_SPARE);
     if (!block_table_insert(segments->table, address, rest)) {
-        block_records_put(segments->records, rest);
+        segments->kind->put_record(segments, rest);
         return NULL;
     }
     change_bytes(segments, block, bytes);
@@ -229,17 +244,18 @@ static struct block *close_segment(struct segments *segments, struct block *rest
     struct block *whole = rest->below;
     uint64_t bytes = whole->bytes + rest->bytes;
     whole->freed_at = rest->freed_at;
+    counter_set(&whole->epoch, counter_get(&rest->epoch));
     block_table_remove(segments->table, block_address(rest), rest);
-    block_records_put(segments->records, rest);
+    segments->kind->put_record(segments, rest);
     change_bytes(segments, whole, bytes);
-    whole->above = NULL;
+    whole->below = whole->above = NULL;
     block_set_part(whole, PART_NONE);
     return whole;
 }
 
 struct block *segments_cut(struct segments *segments, struct block *from, uint64_t bytes)
 {
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    lock_of_kind_must_be_held(segments);
     bool whole = !block_is_part(from);
     struct block *spare =
         whole ? open_segment(segments, from, sort_of_part(segments, bytes)) : from;
@@ -276,15 +292,16 @@ static void absorb(struct segments *segments, struct block *lower, struct block 
 {
     uint64_t bytes = lower->bytes + upper->bytes;
     lower->freed_at = larger_of(lower->freed_at, upper->freed_at);
+    counter_raise_to(&lower->epoch, counter_get(&upper->epoch));
     link_above(lower, upper->above);
     block_table_remove(segments->table, block_address(upper), upper);
-    block_records_put(segments->records, upper);
+    segments->kind->put_record(segments, upper);
     change_bytes(segments, lower, bytes);
 }
 
 struct block *segments_merge(struct segments *segments, struct block *part)
 {
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    lock_of_kind_must_be_held(segments);
     struct block *above = part->above, *below = part->below;
     block_set_state(part, BLOCK_SPARE);
     if (is_spare(above)) {

@@ -20,9 +20,15 @@
  * What may be cut, whole or spare, is in one of two trees by size and address, small and large
  * apart, and the smallest that is large enough is taken, of those the one with the lowest address
  * (best fit). The trees are treaps (Seidel and Aragon, 1996): a heap by a number that is made of
- * the record's address, and so, in the mean, balanced.
+ * the record's address, and so, in the mean, balanced. A spare part is in its tree through its heap
+ * link, a whole block, which has no neighbours, through the links to these: so it may be in a list
+ * of its kind's as well.
  *
- * Figures are counted, and the driver is called, by the kind. The context's lock guards all of it.
+ * A spare part bears the newest stamp of what was merged into it, and so do the whole block, and
+ * what is cut out of it.
+ *
+ * Which memory that is, whose records these are and which lock guards them is the business of the
+ * kind (struct segments_kind). It counts the figures, and calls the driver.
  */
 #ifndef CUDAPOOL_CORE_SEGMENTS_H
 #define CUDAPOOL_CORE_SEGMENTS_H
@@ -32,17 +38,27 @@
 
 #include "core/blocks/block.h"
 
-struct heap;
-
 /* Sizes of parts, and of what is made to be cut, are multiples of these. */
 #define SEGMENT_GRANULE UINT64_C(512)
 #define SEGMENT_PAGE    (UINT64_C(2) << 20)
 #define SEGMENT_HEAD    SEGMENT_GRANULE
 
+struct segments;
+
+/* What a kind of memory does for its segments. The lock is held. */
+struct segments_kind {
+    enum lock_rank lock; /* that guards them */
+    /* A record for more memory of the same block of the driver's as this one's; NULL where memory
+     * is short. And one that stands for none any more. */
+    struct block *(*take_record)(struct segments *segments, const struct block *like);
+    void (*put_record)(struct segments *segments, struct block *record);
+    /* Whether what is in a tree may be cut now; NULL: always. */
+    bool (*may_be_cut)(const struct segments *segments, const struct block *block);
+};
+
 struct segments {
+    const struct segments_kind *kind;
     struct block_table *table;
-    struct block_records *records;
-    struct heap *heap;           /* whose records these are */
     uint64_t small, large;       /* bytes that the driver is asked for to be cut */
     struct block *may_be_cut[2]; /* the trees: of small ones, and of large ones */
     uint64_t spare[2];           /* bytes of the spare parts in them */

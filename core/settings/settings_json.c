@@ -93,43 +93,43 @@ static int check_buckets(const struct document *document, const char *place, con
                          (unsigned long long)size->bytes, (unsigned long long)buckets->smallest);
 }
 
-/* Blocks of the other kinds are nobody's to cut. */
+/* Blocks of the other kind are nobody's to cut. */
 static int check_policy(const struct document *document, const char *place, enum memory_kind kind,
                         const struct bucket_settings *buckets)
 {
     char kind_place[PLACE_BYTES], policy[PLACE_BYTES];
 
-    if (buckets->policy != BUCKETS_SPLIT || kind == KIND_DEVICE)
+    if (buckets->policy != BUCKETS_SPLIT || kind != KIND_HOST)
         return 0;
     place_of_key(kind_place, place, memory_kind_names[kind]);
     place_of_key(policy, kind_place, "buckets.policy");
     return document_fail(document, policy,
-                         "found \"split\", allowed are geometric, pow2 and exact; only blocks of "
-                         "device memory can be cut");
+                         "found \"split\", allowed are geometric, pow2 and exact; blocks of pinned "
+                         "memory cannot be cut");
 }
 
 /* Segments are whole pages of the driver's. */
-static int check_segment(const struct document *document, const char *place, const char *name,
-                         uint64_t bytes, uint64_t least)
+static int check_segment(const struct document *document, const char *place, enum memory_kind kind,
+                         const char *name, uint64_t bytes, uint64_t least)
 {
-    char device_place[PLACE_BYTES], segment[PLACE_BYTES], key[32];
+    char kind_place[PLACE_BYTES], segment[PLACE_BYTES], key[32];
 
     if (bytes % SIZE_CLASS_PAGE == 0 && bytes >= least)
         return 0;
     snprintf(key, sizeof(key), "segments.%s", name);
-    place_of_key(device_place, place, memory_kind_names[KIND_DEVICE]);
-    place_of_key(segment, device_place, key);
+    place_of_key(kind_place, place, memory_kind_names[kind]);
+    place_of_key(segment, kind_place, key);
     return document_fail(
         document, segment, "found %llu, allowed are multiples of %llu from %llu on",
         (unsigned long long)bytes, (unsigned long long)SIZE_CLASS_PAGE, (unsigned long long)least);
 }
 
-static int check_segments(const struct document *document, const char *place,
+static int check_segments(const struct document *document, const char *place, enum memory_kind kind,
                           const struct segment_settings *segments)
 {
-    if (check_segment(document, place, "small", segments->small, SIZE_CLASS_PAGE) != 0)
+    if (check_segment(document, place, kind, "small", segments->small, SIZE_CLASS_PAGE) != 0)
         return -1;
-    return check_segment(document, place, "large", segments->large, segments->small);
+    return check_segment(document, place, kind, "large", segments->large, segments->small);
 }
 
 static int refuse_group_bytes(const struct document *document, const char *place, const char *why)
@@ -193,7 +193,9 @@ int settings_check(const struct document *document, const char *place,
         if (failed != 0 && document->each == NULL)
             return -1;
     }
-    failed |= check_segments(document, place, &settings->device.segments);
+    failed |= check_segments(document, place, KIND_DEVICE, &settings->device.segments);
+    failed |=
+        check_segments(document, place, KIND_STREAM_ORDERED, &settings->stream_ordered.segments);
     if (failed == 0 || document->each != NULL)
         failed |= check_group(document, place, &settings->limits);
     if (failed == 0 || document->each != NULL)

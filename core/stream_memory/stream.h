@@ -54,7 +54,8 @@ struct own_event {
  *   done, marked, covered <= stamp
  *   free_bytes == clean_bytes + the bytes of pending
  *   covered_bytes == the bytes of pending with a stamp <= covered
- *   free_bytes + the bytes of live blocks that its shelves count == reserved_bytes
+ *   free_bytes + the bytes of live blocks that its shelves count + spare_bytes == reserved_bytes
+ *   what is spare has a stamp <= spare_stamp, and so have live parts
  *   id == the list's id at its index
  * and, after own_events_settle, whatever is pending or outstanding has a stamp > done. */
 struct stream {
@@ -116,6 +117,13 @@ struct stream {
     uint64_t unchecked_cap;    /* free bytes up to which the device's cap need not be looked at.
                                   Written by stream_reserve.c */
     int64_t unchecked_bytes;   /* free bytes up to which a free has to look at none of this */
+    counter spare_bytes;       /* of segments, in no block's hands: see stream_parts.h */
+    counter spare_stamp;       /* the newest of what is spare, or was */
+    struct block_list clean_parts; /* clean, and not back in their segments yet: see stream_aside.h.
+                                      Through LINK_HEAP, and in no list of a bucket's */
+    struct block *waiting;     /* parts of its segments, freed where no stamp tells when they are
+                                  over: through links[LINK_HEAP].next. Written by stream_aside.c */
+    counter away;              /* parts in these two. Read without the lock as a hint */
     unsigned frees_until_look; /* until the next look at the clock */
     uint64_t now;              /* nanoseconds of the monotonic clock when last looked at */
     uint64_t handed_out;      /* the last block's generation: the stream's index + 1 in the upper 16
@@ -158,6 +166,20 @@ static inline bool stream_is(struct stream_ref ref)
 static inline uint64_t stream_done(const struct stream *stream)
 {
     return atomic_load_explicit(&stream->done, memory_order_relaxed);
+}
+
+/* Whether anything there is not known to be over. Lock not needed where only spare memory was
+ * freed.
+ */
+static inline bool stream_has_unsettled_spare(const struct stream *stream)
+{
+    return counter_get(&stream->spare_stamp) > stream_done(stream);
+}
+
+static inline bool stream_is_unsettled(const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    return stream->pending.first || stream_has_unsettled_spare(stream);
 }
 
 /* Lock held. What is submitted to the stream from now on comes after that stamp of the one with

@@ -46,12 +46,15 @@ static void clear(struct block *block)
     block->freed_at = 0;
     block->refused = false;
     memset(block->links, 0, sizeof block->links);
+    block_set_part(block, PART_NONE);
+    block->below = block->above = NULL;
 }
 
 void stream_block_put(struct stream_block_records *records, struct stream_block *block)
 {
     clear(&block->block);
     atomic_store_explicit(&block->shelf, NULL, memory_order_relaxed);
+    atomic_store_explicit(&block->home, NULL, memory_order_relaxed);
     if (block->mempool)
         mempool_drop(block->mempool);
     block->mempool = NULL;

@@ -1,5 +1,5 @@
 /*
- * Blocks of stream-ordered memory: one record per driver allocation.
+ * Blocks of stream-ordered memory: one record per driver allocation, or part of one.
  *
  * A record is in one of three hands. The program's: held_at is the block's address, and nothing in
  * the record changes but held_at. A stream's: the block is free and in lists of that stream, whose
@@ -38,6 +38,9 @@ struct stream_block {
     _Atomic bool shared;         /* others than this process's streams may reach it: never reused */
     _Atomic(struct shelf *) shelf; /* that counts it, live or free. Relaxed: looked at again under
                                       its stream's lock */
+    _Atomic(struct shelf *) home;  /* of a part: whose segment it is cut out of; NULL: that is lost,
+                                      see stream_parts.h. Relaxed: looked at again under the lock of
+                                      its stream, which guards it */
     struct mempool *mempool;
     struct context
         *context; /* that it was allocated in, and which of the handle's owners that is */
@@ -64,6 +67,15 @@ static inline struct stream_block *stream_block_find(const struct block_table *t
 static inline bool stream_block_is_held(const struct stream_block *block, CUdeviceptr address)
 {
     return atomic_load_explicit(&block->held_at, memory_order_acquire) == address;
+}
+
+/* The first of a list of free blocks, from this one on, that is no part of a larger one; NULL:
+ * there is none. */
+static inline struct block *stream_block_first_whole(struct block *block, enum block_link link)
+{
+    while (block && block_is_part(block))
+        block = block->links[link].next;
+    return block;
 }
 
 /* Records, made in slabs and taken by any thread: guarded by their own lock, which is a leaf. */

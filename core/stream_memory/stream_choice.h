@@ -1,6 +1,8 @@
 /*
  * Which free blocks go back to the driver: by the settings' order, of one context at a time.
  *
+ * Parts, of which the driver knows nothing, are never chosen (stream_aside.h).
+ *
  * What is chosen is taken off its shelf and out of the table, chained through its heap links
  * (links[LINK_HEAP].next), and away from its stream (stream_block_is_detached) until somebody has
  * seen to it.
@@ -49,7 +51,8 @@ void choice_detach(struct pool *pool, struct stream *stream, struct block *found
 struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint64_t stamp,
                                   uint64_t bytes);
 
-/* A free block of the stream, if that is of the context; it stays where it is. NULL: none. */
+/* A free block of the stream, or a part, if that is of the context; it stays where it is. NULL:
+ * none. */
 struct block *choice_find_any(struct stream *stream, const struct context *context);
 
 #endif

@@ -6,12 +6,14 @@
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
+#include "stream_aside.h"
 #include "stream_choice.h"
 #include "stream_find.h"
 #include "stream_hands.h"
 #include "stream_order.h"
 #include "stream_release.h"
 #include "stream_settle.h"
+#include "stream_shelf.h"
 
 /* ---- in each stream's order ---- */
 
@@ -117,6 +119,8 @@ static void release_all(struct pool *pool, struct context *context, const struct
                             .mempool = mempool,
                             .older_than = UINT64_MAX};
     stream_settle(pool, context->device);
+    if (!mempool)
+        stream_aside_go_home(pool, context->device, context);
     stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     if (!stream_settle_is_pending_in(pool, context))
         return;
@@ -126,6 +130,9 @@ static void release_all(struct pool *pool, struct context *context, const struct
     if (recorded) {
         choice.pending_too = true;
         stream_give_back(&choice, UINT64_MAX, reason, &after, RELEASE_IN_ALLOCATION);
+        if (!mempool)
+            stream_release_chain(pool, context, stream_aside_collect(pool, context), reason,
+                                 &after);
         enter_driver();
         pool->driver->cuEventDestroy_v2(after.event);
         leave_driver();
@@ -137,6 +144,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
     give_back_in_order(&choice);
     if (!pool->driver->cuCtxRecordEvent && stream_settle_is_pending_in(pool, context)) {
         wait_for_context(pool, context);
+        stream_aside_go_home(pool, context->device, context);
         stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     }
 }
@@ -180,24 +188,40 @@ void stream_ends_context(struct pool *pool, struct context *context)
 
 /* ---- after its end ---- */
 
+/* Before the chain. Of a segment something may be left in the program's hands. */
+static struct block *take_dead(struct pool *pool, struct stream *stream, struct block *found,
+                               struct block *chain)
+{
+    lock_must_be_held(&stream->lock);
+    if (block_is_part(found)) {
+        shelf_detach(stream, stream_block_of(found));
+        stream_block_is_detached(stream);
+    } else {
+        choice_detach(pool, stream, found);
+        counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
+    }
+    found->links[LINK_HEAP].next = chain;
+    return found;
+}
+
 void stream_ends_forget(struct pool *pool, struct context *context)
 {
     struct streams *streams = streams_of(pool);
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        struct block *found, *chain = NULL;
+        struct block *chain = NULL;
         lock_take(&stream->lock, LOCK_STREAM);
-        while ((found = choice_find_any(stream, context)) != NULL) {
-            choice_detach(pool, stream, found);
-            counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
-            found->links[LINK_HEAP].next = chain;
-            chain = found;
-        }
+        for (struct block *found; (found = choice_find_any(stream, context)) != NULL;)
+            chain = take_dead(pool, stream, found, chain);
         lock_give(&stream->lock);
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
-            stream_block_gone(pool, stream_block_of(chain));
+            if (block_is_part(chain))
+                stream_aside_take_home(pool, stream_block_of(chain));
+            else
+                stream_block_gone(pool, stream_block_of(chain));
             stream_block_has_a_place(stream);
         }
     }
+    stream_aside_go_home(pool, context->device, context);
 }

@@ -31,9 +31,7 @@ static bool is_ordered_by_others(struct pool *pool, CUstream handle)
     return result != CUDA_SUCCESS || !(flags & CU_STREAM_NON_BLOCKING);
 }
 
-/* The context that a stream's work is in; NULL where the pool does not know it. */
-static struct context *context_of_handle(struct pool *pool, CUstream handle,
-                                         struct context *current)
+struct context *stream_context_of(struct pool *pool, CUstream handle, struct context *current)
 {
     CUcontext own = NULL;
     if (!stream_is_created(handle) || !pool->driver->cuStreamGetCtx)
@@ -85,7 +83,7 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
     struct streams *streams = streams_of(pool);
     struct stream_ref ref = {NULL, 0};
     struct own_event *discarded = NULL;
-    struct stream_name name = {handle, context_of_handle(pool, handle, current), 0, true};
+    struct stream_name name = {handle, stream_context_of(pool, handle, current), 0, true};
     if (!name.context)
         return ref;
     if (handle == CU_STREAM_PER_THREAD)
@@ -106,7 +104,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
 {
     struct streams *streams = streams_of(pool);
     struct own_event *discarded = NULL;
-    struct stream_name name = {handle, context_of_handle(pool, handle, current), 0, true};
+    struct stream_name name = {handle, stream_context_of(pool, handle, current), 0, true};
     if (!name.context)
         return (struct stream_ref){NULL, 0};
     if (handle == CU_STREAM_PER_THREAD)

@@ -108,6 +108,10 @@ static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, 
  * number would spoil the capture. The driver is asked nothing but whether one has it. */
 struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make);
 
+/* The context that the work of a stream is in, by its handle in a thread with that current context;
+ * NULL where the pool does not know it. */
+struct context *stream_context_of(struct pool *pool, CUstream handle, struct context *current);
+
 /* What the program frees plainly lies in no stream of its own, but in one that stands for all of
  * the context's work: nothing is allocated on it, and nobody can name it. No lock held. */
 struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context);

@@ -13,120 +13,26 @@
 #include "own_events.h"
 #include "stream_find.h"
 #include "stream_hands.h"
+#include "stream_part_free.h"
 #include "stream_payoff.h"
+#include "stream_put.h"
 #include "stream_release.h"
 #include "stream_reserve.h"
 #include "stream_shelf.h"
 #include "use.h"
 
-/* ---- how much may be pending that nobody can ask about ---- */
-
-/* Streams share the growth budget as if they were no fewer than this. */
-#define FEW_STREAMS 16u
-
-/* And their share of the device as if they were no fewer than this. */
-#define VERY_FEW_STREAMS 4u
-
-/* The share of a device's memory that they share at most. */
-#define UNKNOWN_SHARE 64u
-
-/* This process's memory takes up less than half of the device. */
-static bool memory_is_plentiful(const struct device *device)
-{
-    /* Relaxed: it orders nothing. */
-    uint64_t reserved = device_reserved(device);
-    return reserved < device->total_bytes / 2 && !device_is_short(device);
-}
-
-static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
-{
-    return all / larger_of(streams, at_least);
-}
-
-/* Bytes that a stream may have freed with no event behind them, the last of them from
- * that memory pool: such memory other streams get, and goes back to the driver, only when it is
- * known otherwise to be over. All streams together: the growth budget; or, while half of the device
- * is free, what the driver would keep itself, for streams that need no marker; at most a 64th of
- * the device, and nothing while memory is short. */
-static uint64_t uncovered_share(const struct pool *pool, const struct stream *stream,
-                                const struct mempool *mempool)
-{
-    lock_must_be_held(&stream->lock);
-    const struct device *device = stream->device;
-    uint64_t streams = stream_count(streams_of(pool)), all = device->growth_budget;
-    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
-    if (device_is_short(device))
-        return 0;
-    if (stream->own_order && all && kept > all && memory_is_plentiful(device))
-        all = kept;
-    all = smaller_of(all, stream_device(device)->cached_cap / 2);
-    return smaller_of(share_of(all, streams, FEW_STREAMS),
-                      share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));
-}
-
-/* ---- what a free puts into its stream ---- */
-
-/* What a free puts into its stream. */
-struct put {
-    bool event;  /* one of its own, so that it can be asked about */
-    bool marker; /* or at least an operation: others order the stream */
-};
-
-static struct put what_to_put(const struct pool *pool, struct stream *stream,
-                              const struct stream_block *block)
-{
-    lock_must_be_held(&stream->lock);
-    uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
-    stream->may_be_uncovered = uncovered_share(pool, stream, block->mempool);
-    bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
-               pending - stream->covered_bytes + block->block.bytes > stream->may_be_uncovered;
-    bool marker = stream->ordered_by_others;
-    return (struct put){due, marker};
-}
-
-/* Of the free with this stamp. False where an operation cannot be made that has to be. */
-static bool put_in_free(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp,
-                        struct put put, struct own_event **event)
-{
-    *event = NULL;
-    if (put.event) {
-        *event = own_event_record(pool, ref, handle, stamp, put.marker);
-        own_events_want_one_less(ref.stream);
-    }
-    return *event || !put.marker || own_event_mark(pool, ref, handle, stamp);
-}
-
 /* ---- frees in a stream's order ---- */
-
-static void put_on_shelf(const struct pool *pool, struct shelf *shelf, struct bucket *bucket,
-                         struct stream_block *block, bool moved, struct own_event *event,
-                         uint64_t stamp)
-{
-    lock_must_be_held(&shelf->stream->lock);
-    struct stream *stream = shelf->stream;
-    if (moved) {
-        atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
-        block->block.bucket = bucket;
-        shelf_count_in(shelf, bucket, block);
-    } else {
-        shelf_count_not_live(shelf, block);
-    }
-    block->event = event;
-    shelf_list_bucket(pool, stream, bucket);
-    shelf_make_pending(stream, bucket, block, stamp);
-    shelf_count_if_covered(stream, block);
-}
 
 /* A free on another stream than that of the allocation, or one that puts something into the stream.
  * The stamp is taken, and the block away. False: the driver frees it, and is itself the operation
  * that others wait for. */
 static bool free_slowly(struct pool *pool, struct stream_block *block, struct stream_ref ref,
-                        CUstream handle, uint64_t stamp, struct put put)
+                        CUstream handle, uint64_t stamp, struct stream_put put)
 {
     struct stream *stream = ref.stream;
     bool moved = shelf_of(block)->stream != stream;
     struct own_event *event;
-    bool may = put_in_free(pool, ref, handle, stamp, put, &event);
+    bool may = stream_put_in_free(pool, ref, handle, stamp, put, &event);
     if (moved)
         stream_block_leave_shelf(block);
     lock_take(&stream->lock, LOCK_STREAM);
@@ -138,7 +44,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
     if (stays)
-        put_on_shelf(pool, shelf, bucket, block, moved, event, stamp);
+        stream_put_on_shelf(pool, shelf, bucket, block, moved, event, stamp);
     if (event)
         own_event_drop(stream, event);
     own_events_settle(stream);
@@ -156,8 +62,8 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     return stays;
 }
 
-bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct stream_ref ref,
-                          CUstream handle)
+static bool free_whole_in_order(struct pool *pool, struct stream_block *block,
+                                struct stream_ref ref, CUstream handle)
 {
     struct stream *stream = ref.stream;
     bool looked = false;
@@ -178,7 +84,7 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
         looked = true;
         lock_take(&stream->lock, LOCK_STREAM);
     }
-    struct put put = what_to_put(pool, stream, block);
+    struct stream_put put = stream_put_due(pool, stream, block);
     if ((put.event || put.marker) && payoff_is_for_driver(stream)) {
         lock_give(&stream->lock);
         return false;
@@ -194,6 +100,14 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
     else
         housekeeper_look(pool, kept ? bytes : 0);
     return kept;
+}
+
+bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct stream_ref ref,
+                          CUstream handle)
+{
+    if (block_is_part(&block->block))
+        return stream_part_free_in_order(pool, block, ref, handle);
+    return free_whole_in_order(pool, block, ref, handle);
 }
 
 /* ---- the same with nothing but a marker ---- */
@@ -233,7 +147,7 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
                  !own_events_capture_is_coming(pool);
     if (stays) {
         own_events_raise_marked(stream, stamp);
-        put_on_shelf(pool, shelf, block->block.bucket, block, false, NULL, stamp);
+        stream_put_on_shelf(pool, shelf, block->block.bucket, block, false, NULL, stamp);
     } else {
         atomic_store_explicit(&block->held_at, address, memory_order_release);
     }
@@ -274,13 +188,15 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     struct own_event *event = own_event_record_context(pool, stream, stamp);
     stream_block_leave_shelf(block);
     lock_take(&stream->lock, LOCK_STREAM);
-    /* Without an event it would lie there for good. The driver's own free relies on the program to
-     * have waited for all uses. */
-    bool may = event && stream_is(ref) && shelf_may_keep(stream, block);
+    /* Without an event it would lie there for long. The driver's own free relies on the program to
+     * have waited for all uses. A part has no other place. */
+    bool may =
+        stream_is(ref) && (block_is_part(&block->block) ? shelf_may_keep_part(stream, block)
+                                                        : event && shelf_may_keep(stream, block));
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)
-        put_on_shelf(pool, shelf, bucket, block, true, NULL, stamp);
+        stream_put_on_shelf(pool, shelf, bucket, block, true, NULL, stamp);
     if (bucket && event)
         own_event_drop(stream, event);
     own_events_settle(stream);
@@ -312,6 +228,28 @@ bool stream_free_behind_all(struct pool *pool, struct stream_block *block, struc
     if (kept)
         housekeeper_look(pool, bytes);
     return kept;
+}
+
+static void drop_behind(const struct plain_free *free)
+{
+    lock_take(&free->stream->lock, LOCK_STREAM);
+    own_event_drop(free->stream, free->behind);
+    lock_give(&free->stream->lock);
+}
+
+CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part)
+{
+    struct plain_free free;
+    CUresult result = stream_part_may_be_freed(pool, part);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (stream_free_behind_all(pool, part, &free)) {
+        use_forget(pool, part);
+        return CUDA_SUCCESS;
+    }
+    if (free.behind)
+        drop_behind(&free);
+    return stream_part_free_unknown(pool, part);
 }
 
 /* ---- frees of the driver's ---- */
@@ -365,11 +303,8 @@ static CUresult free_by(struct pool *pool, struct stream_block *block, stream_re
                         const struct plain_free *free)
 {
     CUresult result = stream_free_by_driver(pool, block, release, free);
-    if (free->behind) {
-        lock_take(&free->stream->lock, LOCK_STREAM);
-        own_event_drop(free->stream, free->behind);
-        lock_give(&free->stream->lock);
-    }
+    if (free->behind)
+        drop_behind(free);
     return result;
 }
 
@@ -396,6 +331,11 @@ static bool free_unwaited(struct pool *pool, struct stream_block *block)
         use_forget(pool, block);
         return true;
     }
+    if (block_is_part(&block->block)) {
+        if (free.behind)
+            drop_behind(&free);
+        return stream_part_free_unknown(pool, block) == CUDA_SUCCESS;
+    }
     return free.behind && is_rid_of(block, address, free_by(pool, block, call_free_behind, &free));
 }
 
@@ -407,6 +347,10 @@ bool stream_free_late(struct pool *pool, CUdeviceptr address, uint64_t generatio
         return true;
     if (context_generation(block->context) == block->context_generation)
         return free_unwaited(pool, block);
+    if (block_is_part(&block->block)) {
+        stream_part_free_of_dead(pool, block);
+        return true;
+    }
     /* It outlives its context, but no work does. */
     return is_rid_of(block, address, stream_free_by_driver(pool, block, call_free_of_dead, NULL));
 }

@@ -32,6 +32,10 @@ struct plain_free {
 };
 bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct plain_free *free);
 
+/* The same of a part (stream_part_free.h), in any case: until all of the context's work is over. An
+ * error, as the driver would say: the part is the program's again. */
+CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part);
+
 /* The same where the program has waited for nothing: all that its context has to do may use the
  * block. False: the driver may have it behind the event, and not without one. */
 bool stream_free_behind_all(struct pool *pool, struct stream_block *block, struct plain_free *free);

@@ -3,6 +3,7 @@
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "stream_find.h"
+#include "stream_parts.h"
 #include "stream_shelf.h"
 #include "use.h"
 
@@ -115,7 +116,8 @@ static bool forget_held(struct pool *pool, struct stream_block *block, CUdevicep
 bool stream_block_let_go(struct pool *pool, CUdeviceptr address)
 {
     struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
-    return !block || forget_held(pool, block, address);
+    /* The driver could not free a part; so it stays the program's. */
+    return !block || (!block_is_part(&block->block) && forget_held(pool, block, address));
 }
 
 /* A block that is free with us was freed behind our back, since the driver gave it out again. */
@@ -138,9 +140,30 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
         stream_block_gone(pool, block);
 }
 
+/* The record is of a segment: the driver had it back. */
+static void lose_segment(struct pool *pool, struct stream_block *record)
+{
+    struct shelf *home = stream_part_home(record);
+    struct block *chain = NULL;
+    if (!home)
+        return;
+    lock_take(&home->stream->lock, LOCK_STREAM);
+    if (stream_part_home(record) == home)
+        chain = stream_parts_lose(home, record);
+    lock_give(&home->stream->lock);
+    for (struct block *next; chain; chain = next) {
+        next = chain->links[LINK_HEAP].next;
+        forget_left(pool, stream_block_of(chain));
+    }
+}
+
 void stream_block_forget_address(struct pool *pool, CUdeviceptr address)
 {
     struct stream_block *block = stream_block_at(pool, address);
+    if (block && block_is_part(&block->block)) {
+        lose_segment(pool, block);
+        block = stream_block_at(pool, address);
+    }
     if (block && !forget_held(pool, block, address))
         forget_stale(pool, block, address);
 }

@@ -1,6 +1,7 @@
 #include "stream_heap.h"
 
 #include "core/contexts/pool_state.h"
+#include "stream_cut.h"
 #include "stream_miss.h"
 #include "stream_search.h"
 #include "stream_shelf.h"
@@ -15,19 +16,22 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
     enum hit hit = HIT_CLEAN;
     if (!search_begin(&search, pool, ref, handle, shelf, bucket))
         return false;
-    if (bucket->bytes && !search_replaces_taken(&search, bucket))
+    *result = CUDA_SUCCESS;
+    if (bucket->bytes && shelf_splits(ref.stream)) {
+        if (stream_cut_after_asking(&search, shelf, bucket, address, bytes))
+            return true;
+        stream_cut_search_segment(&search, shelf, bucket);
+    }
+    if (bucket->bytes && !search_replaces_taken(&search, search.whole ? search.whole : bucket))
         block = search_others(&search, &hit);
     if (!block && bucket->bytes && search.host_only && search_asks(&search)) {
         block = search_ask_about_own(&search, bucket);
         hit = HIT_QUERIED;
     }
-    *result = CUDA_SUCCESS;
-    if (block) {
-        stream_adopt(shelf, bucket, block, bytes, hit);
-        *address = block_address(&block->block);
-    } else {
+    if (block)
+        *address = stream_adopt(&search, shelf, bucket, block, bytes, hit);
+    else
         *result = stream_miss(pool, shelf, bucket, address, bytes, &search);
-    }
     /* What is wrong beside want of memory the driver shall say of the program's own call. */
     return *result == CUDA_SUCCESS || *result == CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -46,7 +50,9 @@ bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, stru
         return false;
     }
     struct bucket *bucket = rounded ? shelf_get_bucket(pool, shelf, rounded) : NULL;
-    if (bucket)
+    if (bucket && shelf_splits(stream))
+        block = stream_cut_own(stream, shelf, bucket, false);
+    else if (bucket)
         block = search_take_own(stream, bucket);
     else
         bucket = &shelf->unkept;

@@ -42,6 +42,10 @@
  * may still be under way, of which the driver knows nothing, the block waits for all of the
  * context's work, in a stream record of its own that nobody allocates from; else the driver has it.
  *
+ * With the policy split blocks are cut out of larger ones of the stream's own (stream_parts.h): on
+ * the first step, where no block is there as it is wanted. On the steps 2 to 6 a block is then
+ * looked for, or asked for, that the wanted one is cut out of (stream_cut.h).
+ *
  * A shelf holds the free blocks of one stream and one memory pool, and counts its live ones: those
  * that were allocated on the stream, until they are freed, on whichever stream that is.
  *

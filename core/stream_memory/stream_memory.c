@@ -15,6 +15,7 @@
 #include "mempool_unserved.h"
 #include "own_event_record.h"
 #include "program_events.h"
+#include "stream_aside.h"
 #include "stream_ends.h"
 #include "stream_peaks.h"
 #include "stream_release.h"
@@ -150,6 +151,8 @@ static uint64_t make_room(struct pool *pool, struct device *device, uint64_t byt
 
 static uint64_t trim(struct pool *pool)
 {
+    if (streams_of(pool))
+        stream_aside_await_others(streams_of(pool));
     return release(pool, NULL, UINT64_MAX, RELEASE_IN_FREE);
 }
 
@@ -173,7 +176,7 @@ static void add_kept(struct pool *pool, struct device *device, struct kept_bytes
 {
     struct stream_bytes streams = stream_sum(pool, device);
     sum->live += streams.live;
-    sum->cached += streams.cached;
+    sum->cached += streams.cached + streams.spare;
     sum->pending += streams.pending;
 }
 

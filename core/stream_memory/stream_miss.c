@@ -9,6 +9,7 @@
 #include "core/reclaim/miss.h"
 #include "mempool.h"
 #include "mempool_sums.h"
+#include "stream_cut.h"
 #include "stream_payoff.h"
 #include "stream_release.h"
 #include "stream_reserve.h"
@@ -31,12 +32,42 @@ static CUresult ask_driver(struct miss *miss)
     return result;
 }
 
+/* What was freed meanwhile is as good; and where the driver has none, the other sort of segments.
+ */
+static bool cut_instead(struct miss *miss, bool anywhere)
+{
+    struct search *search = miss->with;
+    search->cut = search->whole && stream_cut_for(search, search->shelf, search->bucket,
+                                                  miss->address, miss->requested, anywhere);
+    return search->cut;
+}
+
+static CUresult cut_or_ask_driver(struct miss *miss)
+{
+    if (cut_instead(miss, false))
+        return CUDA_SUCCESS;
+    CUresult result = ask_driver(miss);
+    return result == CUDA_ERROR_OUT_OF_MEMORY && cut_instead(miss, true) ? CUDA_SUCCESS : result;
+}
+
+/* Nothing is given back for what else would be in a segment. */
+static void ask_for_block_alone(struct miss *miss)
+{
+    const struct search *search = miss->with;
+    if (!miss_is_out_of_memory(miss) || !search->whole || miss->bytes <= search->bucket->bytes)
+        return;
+    device_unreserve(miss->context->device, miss->bytes - search->bucket->bytes);
+    miss->bytes = search->bucket->bytes;
+    miss_ask(miss);
+}
+
 /* The driver, and everything that may help when it is out of memory. A block of another stream's
  * may be found instead. */
 static void ask_driver_hard(struct miss *miss, struct search *search)
 {
     uint64_t behind = 0;
     miss_ask(miss);
+    ask_for_block_alone(miss);
     if (!miss_is_out_of_memory(miss))
         return;
     /* In the stream's own order nothing has to be waited for. */
@@ -91,8 +122,11 @@ static CUresult finish_miss(const struct miss *miss, struct shelf *shelf, struct
     const struct search *search = miss->with;
     /* A block that is smaller than its bucket must not serve it again. A failure is the bucket's.
      */
-    if (miss->bytes != bucket->bytes && miss->result == CUDA_SUCCESS)
-        bucket = &shelf->unkept;
+    struct bucket *of_block = search->whole && miss->bytes == search->whole->bytes ? search->whole
+                              : miss->bytes == bucket->bytes                       ? bucket
+                                                                                   : &shelf->unkept;
+    if (of_block == &shelf->unkept && miss->result == CUDA_SUCCESS)
+        bucket = of_block;
     /* A capture that began meanwhile may have the stream, and the memory is the graph's. */
     bool may_record = miss->result == CUDA_SUCCESS && !program_captures(&pool->captures);
     if (miss->result == CUDA_SUCCESS) {
@@ -101,10 +135,13 @@ static CUresult finish_miss(const struct miss *miss, struct shelf *shelf, struct
     }
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     miss_count_request(miss, bucket->counters);
-    struct stream_block *block = may_record ? record_block(miss, shelf, bucket) : NULL;
+    struct stream_block *block = may_record ? record_block(miss, shelf, of_block) : NULL;
     if (block) {
+        struct bucket *of_part = bucket;
         shelf->stream->missed++;
-        shelf_hand_out(shelf, bucket, block, miss->requested);
+        if (of_block != bucket)
+            block = stream_cut_new(shelf, block, &of_part);
+        *miss->address = shelf_hand_out(shelf, of_part, block, miss->requested);
     }
     miss_count_outcome(miss, bucket->counters, block);
     lock_give(&shelf->stream->lock);
@@ -115,28 +152,41 @@ static CUresult finish_miss(const struct miss *miss, struct shelf *shelf, struct
     return miss->result;
 }
 
-void stream_adopt(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
-                  size_t bytes, enum hit hit)
+/* The stamp of what the stream comes after, but another one's work may still use. Where blocks are
+ * cut it is the stream's next: whatever tells that that is over comes after the other's work. */
+static uint64_t stamp_of_adopted(const struct search *search, struct stream *stream, enum hit hit)
 {
-    struct stream *former = shelf_of(block)->stream;
-    lock_take(&shelf->stream->lock, LOCK_STREAM);
-    counter_set(&block->block.epoch,
-                hit == HIT_WAITED || hit == HIT_BARRIER ? STAMP_OF_ANOTHER : 0);
-    block->block.bucket = bucket;
+    lock_must_be_held(&stream->lock);
+    if (hit != HIT_WAITED && hit != HIT_BARRIER)
+        return 0;
+    return search->whole ? shelf_next_stamp(stream) : STAMP_OF_ANOTHER;
+}
+
+CUdeviceptr stream_adopt(const struct search *search, struct shelf *shelf, struct bucket *bucket,
+                         struct stream_block *block, size_t bytes, enum hit hit)
+{
+    struct stream *stream = shelf->stream, *former = shelf_of(block)->stream;
+    lock_take(&stream->lock, LOCK_STREAM);
+    bool whole = search->whole && block->block.bytes > bucket->bytes;
+    counter_set(&block->block.epoch, stamp_of_adopted(search, stream, hit));
+    block->block.bucket = whole ? search->whole : bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
-    shelf_count_in(shelf, bucket, block);
+    shelf_count_in(shelf, block->block.bucket, block);
+    if (whole)
+        block = stream_cut_new(shelf, block, &bucket);
     thread_count_wait(bucket->counters);
-    shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
-    shelf->stream->adopted++;
-    lock_give(&shelf->stream->lock);
+    CUdeviceptr address = shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
+    stream->adopted++;
+    lock_give(&stream->lock);
     stream_block_has_a_place(former);
+    return address;
 }
 
 static CUresult hand_out_found(const struct miss *miss, struct shelf *shelf, struct bucket *bucket)
 {
     const struct search *search = miss->with;
-    stream_adopt(shelf, bucket, search->found, miss->requested, search->found_by);
-    *miss->address = block_address(&search->found->block);
+    *miss->address =
+        stream_adopt(search, shelf, bucket, search->found, miss->requested, search->found_by);
     return CUDA_SUCCESS;
 }
 
@@ -154,13 +204,17 @@ CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
                      CUdeviceptr *address, size_t requested, struct search *search)
 {
     struct context *context = search->context;
+    if (search->whole)
+        stream_cut_aim_for_driver(search);
     struct miss miss = {.pool = pool,
                         .context = context,
                         .generation = search->generation,
                         .requested = requested,
-                        .bytes = bucket->bytes ? bucket->bytes : requested,
+                        .bytes = search->whole   ? search->whole->bytes
+                                 : bucket->bytes ? bucket->bytes
+                                                 : requested,
                         .in_stream_order = true,
-                        .ask = ask_driver,
+                        .ask = search->whole ? cut_or_ask_driver : ask_driver,
                         .with = search,
                         .cost = bucket->counters,
                         .address = address};
@@ -172,13 +226,14 @@ CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
     if (!miss_reserve(&miss)) {
         if (search_harder(search))
             return hand_out_found(&miss, shelf, bucket);
+        if (cut_instead(&miss, true))
+            return CUDA_SUCCESS;
         if (!miss_reserve_exactly(&miss))
             return refuse(&miss, shelf, bucket);
     }
     ask_driver_hard(&miss, search);
-    if (search->found) {
-        device_unreserve(context->device, miss.bytes);
-        return hand_out_found(&miss, shelf, bucket);
-    }
-    return finish_miss(&miss, shelf, bucket);
+    if (!search->cut && !search->found)
+        return finish_miss(&miss, shelf, bucket);
+    device_unreserve(context->device, miss.bytes);
+    return search->cut ? CUDA_SUCCESS : hand_out_found(&miss, shelf, bucket);
 }

@@ -15,8 +15,9 @@
 CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                      CUdeviceptr *address, size_t requested, struct search *search);
 
-/* A block that was found elsewhere is this shelf's, and the program's, from now on. */
-void stream_adopt(struct shelf *shelf, struct bucket *bucket, struct stream_block *block,
-                  size_t bytes, enum hit hit);
+/* A block that was found elsewhere is this shelf's from now on, and the program's: it, or what is
+ * cut out of it. The address. */
+CUdeviceptr stream_adopt(const struct search *search, struct shelf *shelf, struct bucket *bucket,
+                         struct stream_block *block, size_t bytes, enum hit hit);
 
 #endif

@@ -108,7 +108,7 @@ struct order_marks {
 static bool seems_settled(const struct stream *stream)
 {
     return counter_get(&stream->free_bytes) == counter_get(&stream->clean_bytes) &&
-           counter_get(&stream->outstanding) == 0;
+           counter_get(&stream->outstanding) == 0 && !stream_has_unsettled_spare(stream);
 }
 
 /* Of many streams only few may have been used since they were last looked at. */

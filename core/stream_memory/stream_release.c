@@ -166,6 +166,16 @@ uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum evi
     return released;
 }
 
+void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
+                          enum eviction reason, const struct own_event *after)
+{
+    if (!chain)
+        return;
+    uint64_t started = monotonic_now();
+    hand_over(pool, context, chain, after, RELEASE_IN_ALLOCATION);
+    settle_chain(pool, chain, reason, (monotonic_now() - started) / count_blocks(chain));
+}
+
 uint64_t stream_release_in(struct pool *pool, struct context *context, struct choice choice,
                            uint64_t wanted, enum eviction reason, enum release_place place)
 {
@@ -258,7 +268,7 @@ void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstrea
 static struct own_event *use_first_event(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    const struct block *first = stream->pending.first;
+    const struct block *first = stream_block_first_whole(stream->pending.first, LINK_HEAP);
     struct own_event *event =
         first ? own_events_first_in_free(stream, counter_get(&first->epoch)) : NULL;
     if (event)

@@ -40,6 +40,10 @@ uint64_t stream_release_in(struct pool *pool, struct context *context, struct ch
 uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
                           const struct own_event *after, enum release_place place);
 
+/* The same of these blocks, chained and away like those of a choice; NULL: of none. */
+void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
+                          enum eviction reason, const struct own_event *after);
+
 /* ---- in a stream's own order ---- */
 
 /* Out of memory, in an allocation on this stream: hands the stream's pending blocks to the driver

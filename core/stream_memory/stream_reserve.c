@@ -9,6 +9,7 @@
 #include "mempool_calls.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
+#include "stream_aside.h"
 #include "stream_release.h"
 #include "stream_settle.h"
 #include "stream_shelf.h"
@@ -47,6 +48,34 @@ bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
                 block->block.bucket->free_blocks >= cap_blocks;
     lock_give(&stream->lock);
     return fits && !full;
+}
+
+/* The newest block of the shelf that was used last. */
+static bool newest_fills_its_bucket(const struct pool *pool, const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    const struct block *last = stream->pending.last;
+    return last && last->bucket->free_blocks > pool->settings.stream_ordered.caps.blocks_per_bucket;
+}
+
+void stream_reserve_keep_inside_caps(struct pool *pool, struct stream_ref ref, CUstream handle)
+{
+    struct stream *stream = ref.stream;
+    struct device *device = stream->device;
+    uint64_t cap = stream_device(device)->cached_cap;
+    struct stream_bytes sum = stream_sum(pool, device);
+    uint64_t kept = sum.cached + sum.pending;
+    if (kept > cap) {
+        stream_settle(pool, device);
+        kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+    }
+    lock_take(&stream->lock, LOCK_STREAM);
+    bool full = newest_fills_its_bucket(pool, stream);
+    lock_give(&stream->lock);
+    if (kept > cap)
+        stream_release_in_order_up_to(pool, ref, handle, kept - cap, EVICTION_CAP);
+    else if (full)
+        stream_release_in_order_up_to(pool, ref, handle, 1, EVICTION_CAP);
 }
 
 static void release_idle(struct pool *pool, const struct device *device, uint64_t now)
@@ -139,7 +168,7 @@ uint64_t stream_reserve_release_idle(struct pool *pool, struct device *device, u
         return UINT64_MAX;
     struct stream_bytes sum = stream_sum(pool, device);
     note_time_everywhere(pool, device, now);
-    if (sum.cached + sum.pending == 0)
+    if (sum.cached + sum.pending == 0 && !stream_aside_has_any(streams_of(pool), device))
         return UINT64_MAX;
     own_events_record_for_device(pool, device, true);
     stream_settle(pool, device);
@@ -158,7 +187,7 @@ bool stream_reserve_watch(struct pool *pool)
         struct stream *stream = stream_at(streams, i);
         lock_take(&stream->lock, LOCK_STREAM);
         stream->frees_until_look = 0;
-        any |= counter_get(&stream->free_bytes) != 0;
+        any |= counter_get(&stream->free_bytes) != 0 || counter_get(&stream->away) != 0;
         lock_give(&stream->lock);
     }
     /* What the driver's own pools still hold because of a threshold of ours is idle as well. */

@@ -18,6 +18,10 @@
 bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
                           const struct stream_block *block);
 
+/* The same after the stream has got back a segment that nothing is left of, in the free of a part:
+ * others are given back; or this one is, in the stream's order. */
+void stream_reserve_keep_inside_caps(struct pool *pool, struct stream_ref ref, CUstream handle);
+
 /* What struct kind says of release_idle and watch, for stream-ordered memory. */
 uint64_t stream_reserve_release_idle(struct pool *pool, struct device *device, uint64_t now);
 bool stream_reserve_watch(struct pool *pool);

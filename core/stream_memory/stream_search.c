@@ -42,6 +42,10 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
     search->mempool = shelf->mempool;
     search->bytes = bucket->bytes;
     search->holders = bucket->bytes ? shelf_bucket_of(bucket)->holders : NULL;
+    search->whole = NULL;
+    search->shelf = NULL;
+    search->bucket = NULL;
+    search->cut = false;
     search->found = NULL;
     search->everywhere = false;
     search->count = 0;
@@ -56,6 +60,13 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
     search->from = stream->search_from;
     lock_give(&stream->lock);
     return is;
+}
+
+void search_for_whole(struct search *search, struct bucket *whole)
+{
+    search->whole = whole;
+    search->bytes = whole->bytes;
+    search->holders = shelf_bucket_of(whole)->holders;
 }
 
 /* ---- one stream ---- */
@@ -101,7 +112,8 @@ static struct stream_block *look_at(const struct search *search, struct stream *
     lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
     struct bucket *bucket = bucket_of(search, stream);
-    struct block *first = bucket ? bucket->pending.first : NULL;
+    struct block *first =
+        bucket ? stream_block_first_whole(bucket->pending.first, LINK_BUCKET) : NULL;
     if (bucket && bucket->clean.last) {
         *hit = HIT_CLEAN;
         block = take_for_another(stream, bucket->clean.last);
@@ -142,7 +154,7 @@ static struct stream_block *find_with_event(const struct bucket *bucket)
     lock_of_rank_must_be_held(LOCK_STREAM);
     struct block *b = bucket ? bucket->pending.first : NULL;
     for (unsigned looks = 0; b && looks < LOOKS_MAX; looks++, b = b->links[LINK_BUCKET].next)
-        if (stream_block_of(b)->event)
+        if (stream_block_of(b)->event && !block_is_part(b))
             return stream_block_of(b);
     return NULL;
 }

@@ -30,6 +30,11 @@ struct search {
     bool everywhere; /* in all streams, however many have such blocks */
     unsigned from;   /* behind how many other streams it begins */
     struct order_clock known;
+    struct bucket *whole; /* where blocks are cut: of blocks that one may be cut out of, of so
+                             many bytes; else NULL */
+    struct shelf *shelf;  /* in that case: the request's shelf, and bucket */
+    struct bucket *bucket;
+    bool cut;                   /* the block was cut out of what had become free meanwhile */
     struct stream_block *found; /* where no new memory could be had */
     enum hit found_by;
     struct stream_holders *holders;   /* NULL: sizes that are not kept */
@@ -41,6 +46,10 @@ struct search {
 /* False where the stream has ended. */
 bool search_begin(struct search *search, struct pool *pool, struct stream_ref ref, CUstream handle,
                   const struct shelf *shelf, struct bucket *bucket);
+
+/* What is looked for is a block that one of the request's may be cut out of, of that bucket of the
+ * same shelf. */
+void search_for_whole(struct search *search, struct bucket *whole);
 
 /* Whether streams may be asked about, by the settings and the pool's attributes. */
 bool search_asks(const struct search *search);

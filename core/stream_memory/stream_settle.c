@@ -8,6 +8,7 @@
 #include "own_event_query.h"
 #include "own_event_record.h"
 #include "own_events.h"
+#include "stream_aside.h"
 #include "stream_order.h"
 #include "stream_release.h"
 #include "stream_sums.h"
@@ -18,7 +19,7 @@ static uint64_t newest_stamp(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
     own_events_settle(stream);
-    uint64_t stamp = stream->pending.first && stream->newest ? stream->newest->stamp : 0;
+    uint64_t stamp = stream_is_unsettled(stream) && stream->newest ? stream->newest->stamp : 0;
     lock_give(&stream->lock);
     return stamp;
 }
@@ -29,7 +30,8 @@ void stream_settle_all(struct pool *pool, const struct device *device,
     struct streams *streams = streams_of(pool);
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        if ((device && stream->device != device) || counter_get(&stream->free_bytes) == 0)
+        if ((device && stream->device != device) ||
+            (counter_get(&stream->free_bytes) == 0 && !stream_has_unsettled_spare(stream)))
             continue;
         uint64_t stamp = newest_stamp(stream);
         /* The newest first: it may settle all. */
@@ -42,6 +44,7 @@ void stream_settle_all(struct pool *pool, const struct device *device,
 void stream_settle(struct pool *pool, const struct device *device)
 {
     stream_settle_all(pool, device, own_events_query);
+    stream_aside_go_home(pool, device, NULL);
 }
 
 /* ---- by waiting ---- */

@@ -16,7 +16,7 @@
 
 /* ---- by asking ---- */
 
-/* Asks about everything that is pending on the device (NULL: all). */
+/* Asks about everything that is pending on the device (NULL: all); parts that are over go home. */
 void stream_settle(struct pool *pool, const struct device *device);
 
 /* The same by this query, of own_event_query.h. */

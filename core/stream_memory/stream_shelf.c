@@ -5,6 +5,71 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- what core/segments asks of a shelf ---- */
+
+static struct shelf *shelf_of_segments(const struct segments *segments)
+{
+    return (struct shelf *)((char *)(uintptr_t)segments - offsetof(struct shelf, segments));
+}
+
+/* The table is the first of all that belongs to streams. */
+static struct streams *streams_of_segments(const struct segments *segments)
+{
+    _Static_assert(offsetof(struct streams, blocks) == 0, "the table is the first");
+    return (struct streams *)(void *)segments->table;
+}
+
+static struct block *take_record(struct segments *segments, const struct block *like)
+{
+    const struct stream_block *of = stream_block_of((struct block *)(uintptr_t)like);
+    struct shelf *shelf = shelf_of_segments(segments);
+    struct stream_block *made = stream_block_take(&streams_of_segments(segments)->records);
+    if (!made)
+        return NULL;
+    made->mempool = of->mempool;
+    mempool_use(made->mempool);
+    made->context = of->context;
+    made->context_generation = of->context_generation;
+    atomic_store_explicit(&made->shelf, shelf, memory_order_relaxed);
+    atomic_store_explicit(&made->home, shelf, memory_order_relaxed);
+    return &made->block;
+}
+
+static void put_record(struct segments *segments, struct block *record)
+{
+    stream_block_put(&streams_of_segments(segments)->records, stream_block_of(record));
+}
+
+/* What the next work on the stream comes after, and in its context: what a former owner of the
+ * stream's record has left in another one stays where it is. */
+static bool may_be_cut(const struct segments *segments, const struct block *block)
+{
+    const struct stream *stream = shelf_of_segments(segments)->stream;
+    const struct stream_block *of = stream_block_of((struct block *)(uintptr_t)block);
+    lock_must_be_held(&stream->lock);
+    bool ordered = stream->own_order || counter_get(&block->epoch) <= stream_done(stream) ||
+                   (!shelf_launches_early(stream) && shelf_is_marked(stream, block));
+    return ordered && of->context == stream->context &&
+           of->context_generation == stream->generation;
+}
+
+static const struct segments_kind shelf_segments_kind = {.lock = LOCK_STREAM,
+                                                         .take_record = take_record,
+                                                         .put_record = put_record,
+                                                         .may_be_cut = may_be_cut};
+
+void shelf_list_if_whole(struct stream_block *block)
+{
+    if (!block_is_part(&block->block))
+        segments_list(&shelf_of(block)->segments, &block->block);
+}
+
+void shelf_unlist_if_whole(struct stream_block *block)
+{
+    if (!block_is_part(&block->block))
+        segments_unlist(&shelf_of(block)->segments, &block->block);
+}
+
 /* ---- counters: in the figures, where those of streams are told apart by their place in the list.
  * What the memory pools of a stream have of one size is counted together; and where the figures are
  * nearly full, what a stream has of further sizes is counted as what is not kept. All of it is
@@ -50,6 +115,11 @@ struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool
     }
     shelf->stream = stream;
     shelf->mempool = mempool;
+    const struct segment_settings *segments = &pool->settings.stream_ordered.segments;
+    shelf->segments = (struct segments){.kind = &shelf_segments_kind,
+                                        .table = &streams_of(pool)->blocks,
+                                        .small = segments->small,
+                                        .large = segments->large};
     shelf->next = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
     atomic_store_explicit(&stream->shelves, shelf, memory_order_release);
     shelf->next_recent = stream->recent_shelf;
@@ -103,6 +173,9 @@ struct bucket *shelf_look_up_bucket(struct shelf *shelf, uint64_t bytes)
     const struct stream_device *device = shelf->stream->on_device;
     uint64_t rounded = size_class_round(&device->classes, bytes);
     struct bucket *bucket = bucket_set_find(&shelf->buckets, rounded);
+    /* What is cut takes more than the quick path knows of. */
+    if (shelf_splits(shelf->stream))
+        return NULL;
     if (bucket)
         shelf->by_request[size_class_place(bytes, SHELF_PLACES)] = shelf_bucket_of(bucket);
     return bucket;
@@ -127,16 +200,28 @@ void shelf_has_new_owner(struct stream *stream, uint64_t now)
 
 /* ---- blocks coming and going ---- */
 
+static void put_among_clean(struct stream *stream, struct bucket *bucket,
+                            struct stream_block *block)
+{
+    lock_must_be_held(&stream->lock);
+    block_set_state(&block->block, BLOCK_CLEAN);
+    block->event = NULL;
+    if (block_is_part(&block->block)) {
+        block_list_append(&stream->clean_parts, &block->block, LINK_HEAP);
+        counter_add(&stream->away, 1);
+    } else {
+        block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
+    }
+    shelf_count_clean(stream, bucket, block->block.bytes);
+}
+
 void shelf_make_clean(struct stream *stream, struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
     struct bucket *bucket = block->block.bucket;
     block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
     block_list_remove(&stream->pending, &block->block, LINK_HEAP);
-    block_set_state(&block->block, BLOCK_CLEAN);
-    block->event = NULL;
-    block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
-    shelf_count_clean(stream, bucket, block->block.bytes);
+    put_among_clean(stream, bucket, block);
     if (shelf_is_covered(stream, &block->block))
         stream->covered_bytes -= block->block.bytes;
     shelf_set_unchecked(stream);
@@ -156,7 +241,8 @@ void shelf_list_bucket(const struct pool *pool, const struct stream *stream, str
     struct shelf_bucket *of = shelf_bucket_of(bucket);
     if (of->room)
         return;
-    of->room = pool->settings.stream_ordered.caps.blocks_per_bucket;
+    if (!shelf_splits(stream))
+        of->room = pool->settings.stream_ordered.caps.blocks_per_bucket;
     stream_holders_add(of->holders, stream);
 }
 
@@ -175,12 +261,11 @@ static void put_back(struct stream *stream, struct stream_block *block)
     lock_must_be_held(&stream->lock);
     struct bucket *bucket = block->block.bucket;
     shelf_add_free(stream, bucket, block->block.bytes);
+    if (shelf_splits(stream))
+        shelf_list_if_whole(block);
     uint64_t stamp = counter_get(&block->block.epoch);
     if (stamp <= stream_done(stream)) {
-        block_set_state(&block->block, BLOCK_CLEAN);
-        block->event = NULL;
-        block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
-        shelf_count_clean(stream, bucket, block->block.bytes);
+        put_among_clean(stream, bucket, block);
     } else {
         block_set_state(&block->block, BLOCK_PENDING);
         shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);

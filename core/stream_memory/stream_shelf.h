@@ -14,6 +14,7 @@
 #include "core/base/size_class.h"
 #include "core/blocks/bucket.h"
 #include "core/contexts/pool_state.h"
+#include "core/segments/segments.h"
 #include "mempool.h"
 #include "stream.h"
 #include "stream_block.h"
@@ -28,7 +29,7 @@ struct shelf_bucket {
     struct size_span requests;      /* that it serves */
     struct stream_holders *holders; /* of its memory pool and size */
     uint64_t room; /* so many may be free before a free has to look at more; 0 while the stream is
-                      not listed in holders */
+                      not listed in holders, and where blocks are cut */
     unsigned looks_in_vain; /* other streams' looks in vain at what is pending here, since one took
                       something */
     unsigned not_kept;      /* frees from other streams that were the driver's because of that */
@@ -56,8 +57,15 @@ struct shelf {
     struct shelf *next;        /* of the same stream; written before it is listed */
     struct shelf *next_recent; /* of the same stream, in the order in which they were last used */
     struct shelf_bucket *by_request[SHELF_PLACES]; /* that served such a request last, or NULL; see
-                                                      size_class_place */
+                                                      size_class_place. None where blocks are cut */
+    struct segments segments; /* with the policy split, like all that is free and whole */
 };
+
+/* Whether blocks are cut out of larger ones. No lock needed. */
+static inline bool shelf_splits(const struct stream *stream)
+{
+    return stream->on_device->classes.policy == BUCKETS_SPLIT;
+}
 
 /* What the driver counts for an allocation of so many bytes. */
 #define STREAM_GRANULE 512u
@@ -124,7 +132,8 @@ static inline struct bucket *shelf_get_bucket(struct pool *pool, struct shelf *s
     return found ? found : shelf_add_bucket(pool, shelf, bytes);
 }
 
-/* The bucket that serves such a request, and finds the next one at once; NULL: there is none. */
+/* The bucket that serves such a request, and finds the next one at once; NULL: there is none, or
+ * blocks are cut. */
 struct bucket *shelf_look_up_bucket(struct shelf *shelf, uint64_t bytes);
 
 static inline struct bucket *shelf_bucket_for(struct shelf *shelf, uint64_t bytes)
@@ -223,13 +232,32 @@ static inline void shelf_count_if_covered(struct stream *stream, const struct st
         stream->covered_bytes += block->block.bytes;
 }
 
+/* Where blocks are cut, a free one that is whole is in a tree, too. */
+void shelf_list_if_whole(struct stream_block *block);
+void shelf_unlist_if_whole(struct stream_block *block);
+
+/* A clean block out of its list. */
+static inline void shelf_take_from_clean(struct stream *stream, struct bucket *bucket,
+                                         struct stream_block *block)
+{
+    lock_must_be_held(&stream->lock);
+    if (__builtin_expect(block_is_part(&block->block), 0)) {
+        block_list_remove(&stream->clean_parts, &block->block, LINK_HEAP);
+        counter_subtract(&stream->away, 1);
+    } else {
+        block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
+    }
+}
+
 static inline void shelf_take(struct stream *stream, struct bucket *bucket,
                               struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
     uint64_t bytes = block->block.bytes;
+    if (__builtin_expect(shelf_splits(stream), 0))
+        shelf_unlist_if_whole(block);
     if (block_state(&block->block) == BLOCK_CLEAN) {
-        block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
+        shelf_take_from_clean(stream, bucket, block);
         counter_subtract(&bucket->counters->clean_bytes, bytes);
         counter_subtract(&stream->clean_bytes, bytes);
         stream->unchecked_bytes -= (int64_t)bytes;
@@ -246,7 +274,7 @@ static inline void shelf_take(struct stream *stream, struct bucket *bucket,
     counter_subtract(&stream->free_bytes, bytes);
 }
 
-/* The same for what shelf_find_own has found. */
+/* The same for what shelf_find_own has found, where blocks are not cut. */
 static inline void shelf_take_own(struct stream *stream, struct bucket *bucket,
                                   struct stream_block *block)
 {
@@ -295,7 +323,7 @@ void shelf_cover(struct stream *stream, uint64_t stamp);
 void shelf_make_clean(struct stream *stream, struct stream_block *block);
 
 /* A free block leaves its shelf, in whose name it stays; and comes back, with the stamp that it
- * had. */
+ * had. Where blocks are cut the pool may be NULL. */
 void shelf_detach(struct stream *stream, struct stream_block *block);
 void shelf_attach(const struct pool *pool, struct shelf *shelf, struct stream_block *block);
 
@@ -392,6 +420,14 @@ __attribute__((always_inline)) static inline bool shelf_may_keep(const struct st
            shelf_is_usable(stream->context);
 }
 
+/* The same of a part, which has no other place to go: no caps count, nor whether its pool ends. */
+static inline bool shelf_may_keep_part(const struct stream *stream, const struct stream_block *part)
+{
+    lock_must_be_held(&stream->lock);
+    return part->context == stream->context && part->context_generation == stream->generation &&
+           shelf_is_usable(stream->context);
+}
+
 static inline bool shelf_is_full(const struct pool *pool, const struct bucket *bucket)
 {
     return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
@@ -456,6 +492,8 @@ static inline void shelf_make_pending(struct stream *stream, struct bucket *buck
     block->block.freed_at = stream->now;
     shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
     shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
+    if (__builtin_expect(shelf_splits(stream), 0))
+        shelf_list_if_whole(block);
     shelf_add_free(stream, bucket, block->block.bytes);
     counter_add(&bucket->counters->frees, 1);
 }

@@ -6,7 +6,7 @@
 struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
 {
     struct streams *streams = streams_of(pool);
-    struct stream_bytes sum = {0, 0, 0, 0};
+    struct stream_bytes sum = {0, 0, 0, 0, 0};
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         const struct stream *stream = stream_at(streams, i);
         if (device && stream->device != device)
@@ -14,7 +14,9 @@ struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
         uint64_t free = counter_get(&stream->free_bytes), clean = counter_get(&stream->clean_bytes);
         uint64_t reserved = counter_get(&stream->reserved_bytes);
         /* Others may be changing them meanwhile. */
-        sum.live += rest_of(reserved, free);
+        uint64_t spare = counter_get(&stream->spare_bytes);
+        sum.live += rest_of(reserved, free + spare);
+        sum.spare += spare;
         sum.cached += clean;
         sum.pending += rest_of(free, clean);
         const struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_acquire);

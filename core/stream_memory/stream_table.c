@@ -113,7 +113,7 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
     lock_take(&stream->lock, LOCK_STREAM);
     bool same = stream->context == context && stream->generation == context_generation(context);
     own_events_settle(stream);
-    bool idle = !stream->pending.first;
+    bool idle = !stream_is_unsettled(stream);
     bool may = stream->device == context->device && idle &&
                atomic_load_explicit(&stream->detached, memory_order_acquire) == 0 &&
                atomic_load_explicit(&stream->naming_threads, memory_order_acquire) == 0 &&

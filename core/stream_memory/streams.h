@@ -83,8 +83,10 @@ struct streams {
                             followed. core/pool/pool_stream.c */
     _Atomic unsigned bucket_count; /* see STREAM_BUCKETS_MAX; stream_shelf.c */
     _Atomic(struct stream_holders *) holders[STREAMS_SIZES]; /* by their hash; stream_holders.c */
-    _Atomic unsigned released_from;      /* where many streams are looked through from for what can
-                                            go back. Relaxed: any place will do; stream_choice.c */
+    _Atomic unsigned released_from; /* where many streams are looked through from for what can
+                                       go back. Relaxed: any place will do; stream_choice.c */
+    _Atomic unsigned going_home; /* threads that take parts home. The release of each pairs with the
+                                    acquire of who waits for them; stream_aside.c */
     struct stream_block_records records; /* stream_block.c */
     pthread_mutex_t use_lock;            /* guards what use.c keeps with blocks */
 

@@ -248,6 +248,173 @@ static void context_ends(void)
     }
 }
 
+/* ---- in a stream's order: those parts are a stream's ---- */
+
+static void async_pointers(void)
+{
+    static const size_t sizes[] = {1, 1000, 70000, MIB, 3 * MIB + 5, 9 * MIB};
+    CUdeviceptr blocks[6], base;
+    CUmemoryPool memory_pool, found;
+    size_t size;
+    furnish();
+    CUstream stream = new_stream();
+    CU(cuDeviceGetDefaultMemPool(&memory_pool, 0));
+    for (int i = 0; i < 6; i++)
+        blocks[i] = take_on(stream, sizes[i]);
+    for (int i = 0; i < 6; i++) {
+        check_range(blocks[i], sizes[i], 0);
+        check_range(blocks[i], sizes[i], sizes[i] - 1);
+        CU(cuPointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, blocks[i]));
+        CHECK(found == memory_pool);
+    }
+    ANSWERS(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange_v2(&base, &size, blocks[1] + 1000));
+    for (int i = 0; i < 6; i++) {
+        CU(cuMemFreeAsync(blocks[i], stream));
+        ANSWERS(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange_v2(&base, &size, blocks[i]));
+        ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(blocks[i], stream));
+        ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(blocks[i]));
+    }
+    CUdeviceptr again = take_on(stream, 1000);
+    ANSWERS(CUDA_ERROR_NOT_FOUND, cuMemGetAddressRange_v2(&base, &size, again - 1));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(again + 512, stream));
+    CU(cuMemFreeAsync(again, stream));
+}
+
+static void async_exports(void)
+{
+    CUipcMemHandle handle;
+    CUresult (*export)(void *, CUdeviceptr) =
+        (CUresult(*)(void *, CUdeviceptr))dlsym(RTLD_DEFAULT, "cuMemPoolExportPointer");
+    char data[64];
+    unsigned int one = 1;
+    int file = -1;
+    unsigned long long tokens[2];
+    furnish();
+    CUstream stream = new_stream();
+    CUdeviceptr block = take_on(stream, 4096);
+    ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuIpcGetMemHandle(&handle, block));
+    ANSWERS(CUDA_ERROR_NOT_SUPPORTED, export(data, block));
+    ANSWERS(CUDA_ERROR_NOT_SUPPORTED, cuMemGetHandleForAddressRange(&file, block, 4096, 1, 0));
+    ANSWERS(CUDA_ERROR_NOT_SUPPORTED,
+            cuPointerSetAttribute(&one, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block));
+    ANSWERS(CUDA_ERROR_NOT_SUPPORTED,
+            cuPointerGetAttribute(tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, block));
+    EQUAL(0, simcuda_calls("cuMemPoolExportPointer"));
+    CU(cuMemFreeAsync(block, stream));
+}
+
+static void async_few_calls(void)
+{
+    CUdeviceptr blocks[BLOCKS];
+    furnish();
+    CUstream stream = new_stream();
+    for (int i = 0; i < BLOCKS; i++)
+        blocks[i] = take_on(stream, MIB);
+    CHECK(simcuda_calls("cuMemAllocFromPoolAsync") <= BLOCKS / 19 + 1);
+    for (int i = 0; i < BLOCKS; i++)
+        CU(cuMemFreeAsync(blocks[i], stream));
+    EQUAL(0, simcuda_calls("cuMemFreeAsync"));
+    CU(cuStreamSynchronize(stream));
+    CHECK(cudapool_trim() >= BLOCKS * MIB);
+    EQUAL(0, pool_bytes().cached + pool_bytes().pending);
+}
+
+static void async_captured(void)
+{
+    CUgraph graph;
+    furnish();
+    CUstream stream = new_stream(), other = new_stream();
+    CUdeviceptr block = take_on(stream, 4096), second = take_on(stream, 4096);
+    CU(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuMemFree_v2(block));
+    ANSWERS(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &graph));
+    CU(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(block, stream));
+    CU(cuMemFreeAsync(second, other));
+    CU(cuMemFree_v2(block));
+    CU(cuStreamEndCapture(stream, &graph));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(block, stream));
+    ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemFreeAsync(second, stream));
+    CU(cuCtxSynchronize());
+    cudapool_trim();
+    EQUAL(0, pool_bytes().live + pool_bytes().cached + pool_bytes().pending);
+}
+
+/* SIMCUDA_MEMORY=64MiB. */
+static void async_segments_go_back(void)
+{
+    CUdeviceptr blocks[BLOCKS];
+    furnish();
+    CUstream stream = new_stream();
+    for (int i = 0; i < BLOCKS / 2; i++)
+        blocks[i] = take_on(stream, MIB);
+    for (int i = 0; i < BLOCKS / 2; i++)
+        CU(cuMemFreeAsync(blocks[i], stream));
+    CUdeviceptr large = take(50 * MIB);
+    CU(cuMemFree_v2(large));
+    large = take_on(new_stream(), 50 * MIB);
+    CU(cuMemFree_v2(large));
+    CU(cuCtxSynchronize());
+    cudapool_trim();
+    EQUAL(0, pool_bytes().live + pool_bytes().cached);
+}
+
+/* A part lives on where its stream and its context have ended, and so does what it is cut out of.
+ */
+static void async_outlives(void)
+{
+    CUcontext primary, context;
+    CUdeviceptr first, second, third, counter;
+    furnish();
+    CU(cuCtxGetCurrent(&primary));
+    CUstream stream = new_stream();
+    counter = new_counter();
+    CU(cuMemFreeAsync(take_on(stream, 4096), stream));
+    CU(cuCtxCreate_v2(&context, 0, 0));
+    CUstream theirs = new_stream();
+    first = take_on(theirs, 3 * MIB);
+    second = take_on(theirs, 3 * MIB);
+    third = take_on(theirs, 3 * MIB);
+    CU(cuMemFreeAsync(third, theirs));
+    CU(cuStreamDestroy_v2(theirs));
+    CU(cuCtxDestroy_v2(context));
+    CU(cuCtxSetCurrent(primary));
+    fill(&kernels, stream, first, WORDS, 7);
+    fill(&kernels, stream, second, WORDS, 8);
+    CU(cuMemFreeAsync(first, stream));
+    CUdeviceptr own = take_on(stream, 3 * MIB);
+    fill(&kernels, stream, own, WORDS, 9);
+    verify(&kernels, stream, second, WORDS, 8, counter);
+    CU(cuMemFreeAsync(own, stream));
+    CU(cuStreamSynchronize(stream));
+    EQUAL(0, read_counter(counter));
+    CU(cuMemFree_v2(second));
+    cudapool_trim();
+    CU(cuMemFree_v2(counter));
+    CU(cuCtxSynchronize());
+    cudapool_trim();
+    EQUAL(0, pool_bytes().live + pool_bytes().cached + pool_bytes().pending);
+    CHECK(simcuda_live_bytes() < MIB);
+}
+
+/* Freed by another context's stream, it goes home after that one's work. */
+static void async_in_another_context(void)
+{
+    CUcontext context;
+    furnish();
+    CUstream stream = new_stream();
+    CUdeviceptr first = take_on(stream, 3 * MIB), second = take_on(stream, 3 * MIB);
+    CU(cuCtxCreate_v2(&context, 0, 0));
+    CUstream theirs = new_stream();
+    CU(cuMemFreeAsync(first, theirs));
+    CU(cuStreamSynchronize(theirs));
+    CU(cuCtxDestroy_v2(context));
+    CU(cuMemFreeAsync(second, stream));
+    CU(cuStreamSynchronize(stream));
+    CHECK(cudapool_trim() >= 20 * MIB);
+    EQUAL(0, pool_bytes().live + pool_bytes().cached + pool_bytes().pending);
+}
+
 int main(int argc, char **argv)
 {
     static const struct test_case cases[] = {
@@ -261,6 +428,13 @@ int main(int argc, char **argv)
         {"limited", limited},
         {"few_calls", few_calls},
         {"context_ends", context_ends},
+        {"async_pointers", async_pointers},
+        {"async_exports", async_exports},
+        {"async_few_calls", async_few_calls},
+        {"async_captured", async_captured},
+        {"async_segments_go_back", async_segments_go_back},
+        {"async_outlives", async_outlives},
+        {"async_in_another_context", async_in_another_context},
         {0},
     };
     return run_case(argc, argv, cases);

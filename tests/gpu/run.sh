@@ -552,8 +552,9 @@ if wanted overlap "$@"; then
 fi
 # Sizes that never come back: a pair, what is taken from the driver, and calls of the driver for 1000 pairs.
 sizes() { # plain|pool, name, configuration, arguments
-    local mode=$1 name=$2 config=$3 calls=-
+    local mode=$1 name=$2 config=$3 calls=- kind=device
     shift 3
+    [[ " $* " != *" async "* ]] || kind=stream_ordered
     starts "$name" || return
     run "$mode" "$config" "$programs/sizes" "$@"
     [ $status -eq 0 ] || failures=$((failures + 1))
@@ -561,20 +562,26 @@ sizes() { # plain|pool, name, configuration, arguments
         calls=$("$python" -c '
 import json, sys
 totals = [kind["totals"] for device in json.load(open(sys.argv[1]))["devices"]
-          for kind in device["kinds"] if kind["kind"] == "device"][0]
-print("%.1f" % (1000 * totals["driver"]["calls"] / totals["requests"]))' "$work/report.json" 2>>"$log")
+          for kind in device["kinds"] if kind["kind"] == sys.argv[2]][0]
+print("%.1f" % (1000 * totals["driver"]["calls"] / totals["requests"]))' "$work/report.json" "$kind" 2>>"$log")
     fi
     say "$(printf '%-46s %6s calls  %s' "$name" "$calls" "$result")"
 }
 
 if wanted sizes "$@"; then
-    echo '{"version": 1, "device": {"buckets": {"policy": "split"}}}' >"$work/split.json"
+    echo '{"version": 1, "device": {"buckets": {"policy": "split"}}, "stream_ordered": {"buckets": {"policy": "split"}}}' >"$work/split.json"
     say ""
     for live in 16 64 256; do
         sizes plain "sizes, $live live, plain" "" pairs=5000 live=$live
         sizes pool "sizes, $live live, pool" "" pairs="${SIZES:-20000}" live=$live
         sizes pool "sizes, $live live, pool, split" "$work/split.json" pairs="${SIZES:-100000}" live=$live bound percent=$((live == 16 ? 140 : 130))
     done
+    for live in 16 64 256; do
+        sizes plain "sizes, in a stream's order, $live live, plain" "" pairs=5000 live=$live async
+        sizes pool "sizes, in a stream's order, $live live, pool" "" pairs="${SIZES:-20000}" live=$live async
+        sizes pool "sizes, in a stream's order, $live live, pool, split" "$work/split.json" pairs="${SIZES:-100000}" live=$live async bound percent=$((live == 16 ? 140 : 130))
+    done
+    sizes pool "sizes, in a stream's order, 64 live, pool, split, contents" "$work/split.json" pairs=4000 live=64 async check
     sizes pool "sizes, 64 live, pool, split, contents" "$work/split.json" pairs=4000 live=64 check
     for threads in 1 16; do
         for config in "" "$work/split.json"; do

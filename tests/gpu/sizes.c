@@ -4,7 +4,8 @@
  * more than the program holds is taken from the driver at most, and what PyTorch's caching
  * allocator would have taken for the same requests, by a model of it.
  *
- * Arguments: pairs=20000 live=64 seed=1 [check] [bound [percent=125]]
+ * Arguments: pairs=20000 live=64 seed=1 [async] [check] [bound [percent=125]]
+ *   async: in a stream's order
  *   check: fills each block's ends, and looks at them before it is freed
  *   bound: fails where more is taken than so many percent of what the program holds at most, or
  *          more than PyTorch's allocator takes
@@ -30,6 +31,7 @@ static uint64_t held, most_held, most_reserved, nanoseconds;
 static struct kernels kernels;
 static CUstream stream;
 static CUdeviceptr counter;
+static bool async; /* on the stream */
 
 /* ---- the model: requests and frees as PyTorch's allocator answers them, without a stream ---- */
 
@@ -153,7 +155,10 @@ static void allocate(struct live *live, unsigned int *random)
     uint64_t chance = (uint64_t)next_random(random) << 20 ^ next_random(random);
     live->bytes = LEAST_BYTES + chance % span;
     uint64_t started = now();
-    CHECK(cuMemAlloc_v2(&live->address, live->bytes));
+    if (async)
+        CHECK(cuMemAllocAsync(&live->address, live->bytes, stream));
+    else
+        CHECK(cuMemAlloc_v2(&live->address, live->bytes));
     nanoseconds += now() - started;
     held += live->bytes;
     most_held = held > most_held ? held : most_held;
@@ -163,7 +168,10 @@ static void allocate(struct live *live, unsigned int *random)
 static void release(struct live *live)
 {
     uint64_t started = now();
-    CHECK(cuMemFree_v2(live->address));
+    if (async)
+        CHECK(cuMemFreeAsync(live->address, stream));
+    else
+        CHECK(cuMemFree_v2(live->address));
     nanoseconds += now() - started;
     held -= live->bytes;
     torch_free(live->extent);
@@ -214,6 +222,7 @@ int main(int argc, char **argv)
     unsigned long long wrong = 0;
     if (count < 1 || count > LIVE_MOST)
         FAIL("live=%lu: must be 1 to %d", count, LIVE_MOST);
+    async = asked_for(argc, argv, "async");
     open_primary();
     load_kernels(&kernels);
     CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -234,11 +243,12 @@ int main(int argc, char **argv)
     }
     CHECK(cuStreamSynchronize(stream));
     CHECK(cuMemcpyDtoH_v2(&wrong, counter, sizeof wrong));
-    printf("sizes: %.2f ms, %lu pairs of %.0f ns, %lu live: %.0f MiB held at most, %.0f reserved, "
-           "%.0f by PyTorch's allocator, %llu wrong words\n",
-           (double)nanoseconds / 1e6, pairs, (double)nanoseconds / (double)pairs, count,
-           (double)most_held / MIB, (double)most_reserved / MIB, (double)torch_reserved / MIB,
-           wrong);
+    printf(
+        "sizes%s: %.2f ms, %lu pairs of %.0f ns, %lu live: %.0f MiB held at most, %.0f reserved, "
+        "%.0f by PyTorch's allocator, %llu wrong words\n",
+        async ? ", in a stream's order" : "", (double)nanoseconds / 1e6, pairs,
+        (double)nanoseconds / (double)pairs, count, (double)most_held / MIB,
+        (double)most_reserved / MIB, (double)torch_reserved / MIB, wrong);
     if (wrong != 0)
         return 1;
     return asked_for(argc, argv, "bound") ? judge(argument(argc, argv, "percent", 125)) : 0;

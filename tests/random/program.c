@@ -97,6 +97,25 @@ static void make_settings(struct profile *profile, struct random *r)
         profile->settings[0] = '\0';
 }
 
+/* In place of the policy of a kind's section, and before the object that it is in. */
+static bool split_blocks_of(struct profile *profile, const char *kind, const char *segments)
+{
+    char *section = strstr(profile->settings, kind);
+    char *buckets = section ? strstr(section, "\"buckets\"") : NULL;
+    char *policy = buckets ? strstr(buckets, "\"policy\": \"") : NULL;
+    char made[sizeof profile->settings];
+    if (!policy)
+        return false;
+    const char *behind = strchr(policy + strlen("\"policy\": \""), '"');
+    int written = snprintf(made, sizeof made, "%.*s\"segments\": {%s}, %.*s\"policy\": \"split%s",
+                           (int)(buckets - profile->settings), profile->settings, segments,
+                           (int)(policy - buckets), buckets, behind);
+    if (written >= (int)sizeof made)
+        return false;
+    memcpy(profile->settings, made, sizeof made);
+    return true;
+}
+
 /* Blocks that are cut out of larger ones, in one seed of four. A full device may have no room for
  * them that is in one piece, and on a small one what a context's segments have spare may be missing
  * to another context, so that there what succeeds without the pool may fail. */
@@ -106,20 +125,13 @@ static void split_blocks(struct profile *profile, uint64_t seed)
                                            "\"small\": 2097152, \"large\": 2097152",
                                            "\"small\": 4194304, \"large\": 67108864", NULL};
     struct random r = {seed * UINT64_C(0x9E6C63D0876A9A47) + 7};
-    char *policy = strstr(profile->settings, "\"policy\": \"");
     const char *wanted = getenv("RANDOM_SPLIT");
     bool has_room = !profile->full && profile->device_bytes >= (uint64_t)1 << 30;
-    if (!policy || (!wanted && !(has_room && one_in(&r, 4))))
+    if (!wanted && !(has_room && one_in(&r, 4)))
         return;
-    /* In place of the policy, and before the object that it is in. */
-    const char *behind = strchr(policy + strlen("\"policy\": \""), '"');
-    char *buckets = strstr(profile->settings, "\"buckets\""), made[sizeof profile->settings];
-    snprintf(made, sizeof made, "%.*s\"segments\": {%s}, %.*s\"policy\": \"split%s",
-             (int)(buckets - profile->settings), profile->settings, choose(&r, segments),
-             (int)(policy - buckets), buckets, behind);
-    memcpy(profile->settings, made, sizeof made);
+    profile->splits = split_blocks_of(profile, "\"device\"", choose(&r, segments));
+    split_blocks_of(profile, "\"stream_ordered\"", choose(&r, segments));
     profile->rounding = 1;
-    profile->splits = true;
 }
 
 /* Of pinned host memory. Its own numbers, so that the rest of a seed is the same without. */

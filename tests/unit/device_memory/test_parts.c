@@ -23,12 +23,12 @@ static struct heap *the_heap(void)
 
 static uint64_t spare_bytes(void)
 {
-    return counter_get(&the_heap()->counters->spare_bytes);
+    return counter_get(&the_heap()->counters->segments.spare_bytes);
 }
 
 static uint64_t segments(void)
 {
-    return counter_get(&the_heap()->counters->segments);
+    return counter_get(&the_heap()->counters->segments.count);
 }
 
 /* What threads' caches hold goes to the lists, and what is over there to its segments. */

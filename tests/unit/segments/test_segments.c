@@ -15,12 +15,38 @@ static struct segments segments;
 static CUdeviceptr next_address;
 static struct short_lock lock_of_heap;
 
+static struct block *take_record(struct segments *of, const struct block *like)
+{
+    (void)of;
+    (void)like;
+    return block_records_take(&records, NULL);
+}
+
+static void put_record(struct segments *of, struct block *record)
+{
+    (void)of;
+    block_records_put(&records, record);
+}
+
+static const struct block *forbidden; /* may not be cut now */
+
+static bool is_allowed(const struct segments *of, const struct block *block)
+{
+    (void)of;
+    return block != forbidden;
+}
+
+static const struct segments_kind kind = {.lock = LOCK_CONTEXT,
+                                          .take_record = take_record,
+                                          .put_record = put_record,
+                                          .may_be_cut = is_allowed};
+
 static void begin_anew(void)
 {
     cr_assert(block_table_init(&table));
     records = (struct block_records){0};
-    segments = (struct segments){
-        .table = &table, .records = &records, .small = 2 * MIB, .large = 20 * MIB};
+    segments =
+        (struct segments){.kind = &kind, .table = &table, .small = 2 * MIB, .large = 20 * MIB};
     next_address = FIRST;
 }
 
@@ -131,6 +157,35 @@ Test(segments, a_part_in_use_keeps_its_neighbours_apart)
     cr_assert_not_null(whole);
     cr_assert_eq(block_address(whole), FIRST);
     cr_assert_not(block_is_part(whole));
+}
+
+Test(segments, what_the_kind_forbids_is_not_cut)
+{
+    struct block *one = cut(MIB / 4), *between = cut(MIB / 4), *two = cut(MIB / 2);
+    segments_merge(&segments, one);
+    segments_merge(&segments, two);
+    cr_assert_eq(block_state(between), BLOCK_LIVE);
+    cr_assert_eq(segments_find(&segments, MIB / 8, false), one);
+    forbidden = one;
+    cr_assert_neq(segments_find(&segments, MIB / 8, false), one);
+    cr_assert_not_null(segments_find(&segments, MIB / 8, false));
+}
+
+Test(segments, what_merges_bears_the_newest_stamp)
+{
+    struct block *parts[3];
+    for (uint64_t i = 0; i < 3; i++) {
+        parts[i] = cut(MIB / 4);
+        counter_set(&parts[i]->epoch, i == 1 ? 7 : i + 1);
+    }
+    segments_merge(&segments, parts[0]);
+    segments_merge(&segments, parts[1]);
+    struct block *again = cut(MIB / 4);
+    cr_assert_eq(counter_get(&again->epoch), 7);
+    segments_merge(&segments, again);
+    struct block *whole = segments_merge(&segments, parts[2]);
+    cr_assert_not_null(whole);
+    cr_assert_eq(counter_get(&whole->epoch), 7);
 }
 
 /* ---- the model: extents of all segments, in an array ---- */

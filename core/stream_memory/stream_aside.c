@@ -1,0 +1,335 @@
+#include "stream_aside.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+#include "core/base/clock.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/driver/calls.h"
+#include "own_events.h"
+#include "stream_hands.h"
+#include "stream_parts.h"
+
+/* So often somebody yields who waits for parts that other threads are just taking home. */
+#define YIELDS_MOST 1000u
+
+/* ---- going home ---- */
+
+/* Nothing uses it any more. The calling thread may have no context, or a dead one: in its own,
+ * which may be about to end, or in another one of the device, which is pinned then. */
+static void free_plainly(struct pool *pool, const struct stream_block *whole)
+{
+    struct context *own = whole->context, *context = own, *pinned = NULL;
+    bool pushed = false;
+    if (context_generation(own) != whole->context_generation) {
+        context = context_next(pool, NULL, own->device);
+        while (context && !context_pin(context, context_generation(context)))
+            context = context_next(pool, context, own->device);
+        pinned = context;
+    }
+    bool current = context && context_push(pool, context, &pushed);
+    pool->driver->cuMemFree_v2(block_address(&whole->block));
+    if (current)
+        context_pop(pool, pushed);
+    if (pinned)
+        context_unpin(pinned);
+}
+
+void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUstream *handle)
+{
+    struct stream *stream = shelf_of(whole)->stream;
+    uint64_t started = monotonic_now();
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    if (handle)
+        pool->driver->cuMemFreeAsync(block_address(&whole->block), *handle);
+    else
+        free_plainly(pool, whole);
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+    uint64_t nanoseconds = monotonic_now() - started;
+    lock_take(&stream->lock, LOCK_STREAM);
+    bucket_count_return(whole->block.bucket->counters, EVICTION_MEMORY, nanoseconds);
+    lock_give(&stream->lock);
+    stream_block_gone(pool, whole);
+}
+
+/* A part of a segment that is lost, counted nowhere. */
+static void forget(struct pool *pool, struct stream_block *part)
+{
+    block_table_remove(&streams_of(pool)->blocks, block_address(&part->block), &part->block);
+    stream_block_gone(pool, part);
+}
+
+void stream_aside_take_home(struct pool *pool, struct stream_block *part)
+{
+    struct shelf *home = stream_part_home(part);
+    struct stream_block *whole = NULL;
+    enum merged merged = MERGED_PART;
+    bool lost = !home;
+    if (home) {
+        lock_take(&home->stream->lock, LOCK_STREAM);
+        lost = !stream_part_home(part);
+        if (!lost)
+            merged = stream_parts_merge(home, part, 0, false, &whole);
+        lock_give(&home->stream->lock);
+    }
+    if (lost)
+        forget(pool, part);
+    else if (merged == MERGED_LEAVES)
+        stream_aside_give(pool, whole, NULL);
+}
+
+/* ---- waiting ---- */
+
+void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_event *event)
+{
+    struct shelf *home = stream_part_home(part);
+    bool lost = !home;
+    if (home) {
+        struct stream *stream = home->stream;
+        lock_take(&stream->lock, LOCK_STREAM);
+        lost = !stream_part_home(part);
+        if (!lost) {
+            stream_parts_begin_to_wait(home, part);
+            part->event = event;
+            part->block.links[LINK_HEAP].next = stream->waiting;
+            stream->waiting = &part->block;
+            counter_add(&stream->away, 1);
+        }
+        lock_give(&stream->lock);
+    }
+    if (lost) {
+        own_events_destroy(pool, event);
+        forget(pool, part);
+    }
+}
+
+/* Its context's work has ended with it. */
+static bool is_over(struct pool *pool, const struct own_event *event)
+{
+    if (!context_pin(event->context, event->generation))
+        return true;
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (!event->event) {
+        context_unpin(event->context);
+        return false;
+    }
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    result = pool->driver->cuEventQuery(event->event);
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+    context_unpin(event->context);
+    return result == CUDA_SUCCESS;
+}
+
+static struct block *take_waiting(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    struct block *chain = stream->waiting;
+    stream->waiting = NULL;
+    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next) {
+        stream_parts_end_to_wait(shelf_of(stream_block_of(b)), stream_block_of(b));
+        counter_subtract(&stream->away, 1);
+    }
+    return chain;
+}
+
+static void look_at_waiting(struct pool *pool, struct block *chain)
+{
+    for (struct block *next; chain; chain = next) {
+        struct stream_block *part = stream_block_of(chain);
+        struct own_event *event = part->event;
+        next = chain->links[LINK_HEAP].next;
+        if (is_over(pool, event)) {
+            own_events_destroy(pool, event);
+            stream_aside_take_home(pool, part);
+        } else {
+            stream_aside_wait(pool, part, event);
+        }
+    }
+}
+
+/* ---- at the end of a context ---- */
+
+struct parts {
+    size_t count, room;
+    struct stream_block **list; /* NULL: one that has been seen to */
+};
+
+static bool add(struct parts *parts, struct stream_block *part)
+{
+    if (parts->count == parts->room) {
+        size_t room = parts->room ? 2 * parts->room : 64;
+        struct stream_block **list = realloc(parts->list, room * sizeof *list);
+        if (!list)
+            return false;
+        parts->list = list;
+        parts->room = room;
+    }
+    parts->list[parts->count++] = part;
+    return true;
+}
+
+/* What is pending on the stream, as far as there is memory for the list. */
+static void take_pending_parts(struct stream *stream, const struct context *context,
+                               struct parts *parts)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    struct block *b = stream->context == context ? stream->pending.first : NULL;
+    for (struct block *next; b; b = next) {
+        next = b->links[LINK_HEAP].next;
+        if (!block_is_part(b) || !add(parts, stream_block_of(b)))
+            continue;
+        shelf_detach(stream, stream_block_of(b));
+        stream_block_of(b)->event = NULL;
+        b->refused = true;
+        stream_block_is_detached(stream);
+    }
+    lock_give(&stream->lock);
+}
+
+static void put_back(struct stream_block *part)
+{
+    struct shelf *shelf = shelf_of(part);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
+    part->block.refused = false;
+    shelf_attach(NULL, shelf, part);
+    lock_give(&shelf->stream->lock);
+    stream_block_has_a_place(shelf->stream);
+}
+
+/* All parts of the same segment have been seen to, since their records end with it. */
+static void see_to_segment(struct parts *parts, size_t from, const struct shelf *home,
+                           const struct block *head)
+{
+    lock_must_be_held(&home->stream->lock);
+    for (size_t i = from; i < parts->count; i++)
+        if (parts->list[i] && stream_part_home(parts->list[i]) == home &&
+            stream_parts_head(parts->list[i]) == head) {
+            stream_block_has_a_place(shelf_of(parts->list[i])->stream);
+            parts->list[i] = NULL;
+        }
+}
+
+static struct block *merge_segment(struct parts *parts, size_t i, struct block *chain)
+{
+    struct stream_block *part = parts->list[i], *whole = NULL;
+    struct shelf *home = stream_part_home(part);
+    if (home) {
+        lock_take(&home->stream->lock, LOCK_STREAM);
+        if (stream_parts_may_merge_all(part)) {
+            see_to_segment(parts, i, home, stream_parts_head(part));
+            whole = stream_parts_merge_all(home, part);
+            stream_block_is_detached(home->stream);
+        }
+        lock_give(&home->stream->lock);
+    }
+    if (!whole) {
+        put_back(part);
+        return chain;
+    }
+    whole->block.links[LINK_HEAP].next = chain;
+    return &whole->block;
+}
+
+struct block *stream_aside_collect(struct pool *pool, struct context *context)
+{
+    struct streams *streams = streams_of(pool);
+    struct parts parts = {0, 0, NULL};
+    struct block *chain = NULL;
+    for (unsigned i = 0; i < stream_count(streams); i++)
+        take_pending_parts(stream_at(streams, i), context, &parts);
+    for (size_t i = 0; i < parts.count; i++)
+        if (parts.list[i])
+            chain = merge_segment(&parts, i, chain);
+    free(parts.list);
+    return chain;
+}
+
+/* ---- all of them ---- */
+
+static struct block *take_clean(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    struct block *found, *chain = NULL;
+    own_events_settle(stream);
+    while ((found = stream->clean_parts.first) != NULL) {
+        shelf_detach(stream, stream_block_of(found));
+        found->links[LINK_HEAP].next = chain;
+        chain = found;
+    }
+    return chain;
+}
+
+static bool is_of(const struct stream *stream, const struct device *device)
+{
+    return !device || stream->device == device;
+}
+
+bool stream_aside_has_any(const struct streams *streams, const struct device *device)
+{
+    for (unsigned i = 0; streams && i < stream_count(streams); i++)
+        if (counter_get(&stream_at(streams, i)->away) != 0 && is_of(stream_at(streams, i), device))
+            return true;
+    return false;
+}
+
+/* Parts that are on their way must not miss the end of their context, which waits for pins. False:
+ * another thread ends it, and sees to its parts. */
+static bool visit(const struct stream *stream, const struct context *ending,
+                  struct context **pinned)
+{
+    struct context *context = stream->context;
+    uint64_t generation = stream->generation;
+    lock_must_be_held(&stream->lock);
+    *pinned = NULL;
+    if (context == ending || context_generation(context) != generation)
+        return true;
+    *pinned = context_pin(context, generation) ? context : NULL;
+    return *pinned;
+}
+
+static void go_home_from(struct pool *pool, struct stream *stream, const struct context *ending)
+{
+    struct block *clean = NULL, *waiting = NULL;
+    struct context *pinned;
+    lock_take(&stream->lock, LOCK_STREAM);
+    if (visit(stream, ending, &pinned)) {
+        clean = take_clean(stream);
+        waiting = take_waiting(stream);
+    }
+    lock_give(&stream->lock);
+    for (struct block *next; clean; clean = next) {
+        next = clean->links[LINK_HEAP].next;
+        stream_aside_take_home(pool, stream_block_of(clean));
+    }
+    look_at_waiting(pool, waiting);
+    if (pinned)
+        context_unpin(pinned);
+}
+
+void stream_aside_go_home(struct pool *pool, const struct device *device,
+                          const struct context *ending)
+{
+    struct streams *streams = streams_of(pool);
+    if (!stream_aside_has_any(streams, device))
+        return;
+    atomic_fetch_add_explicit(&streams->going_home, 1, memory_order_relaxed);
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        if (counter_get(&stream->away) != 0 && is_of(stream, device))
+            go_home_from(pool, stream, ending);
+    }
+    atomic_fetch_sub_explicit(&streams->going_home, 1, memory_order_release);
+}
+
+void stream_aside_await_others(const struct streams *streams)
+{
+    for (unsigned i = 0;
+         i < YIELDS_MOST && atomic_load_explicit(&streams->going_home, memory_order_acquire) != 0;
+         i++)
+        sched_yield();
+}

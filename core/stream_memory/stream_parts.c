@@ -1,0 +1,270 @@
+#include "stream_parts.h"
+
+#include "core/contexts/context.h"
+#include "core/contexts/pool_state.h"
+
+/* ---- counting ---- */
+
+static struct segments_counters *counters_of(const struct shelf *shelf)
+{
+    return &shelf->stream->on_device->counters->segments;
+}
+
+static void count_spare(struct shelf *shelf, uint64_t bytes)
+{
+    struct stream *stream = shelf->stream;
+    struct bucket_counters *counters = shelf->unkept.counters;
+    lock_must_be_held(&stream->lock);
+    counter_add(&stream->spare_bytes, bytes);
+    counter_add(&stream->reserved_bytes, bytes);
+    counter_add(&shelf->kept_bytes, bytes);
+    counter_raise_to(&counters->peak_reserved_bytes,
+                     counter_get(&counters->reserved_bytes) + bytes);
+    counter_add(&counters->reserved_bytes, bytes);
+    counter_add(&counters->free_bytes, bytes);
+    counter_add(&counters->clean_bytes, bytes);
+    counter_add_shared(&counters_of(shelf)->spare_bytes, bytes);
+}
+
+static void count_no_longer_spare(struct shelf *shelf, uint64_t bytes)
+{
+    struct stream *stream = shelf->stream;
+    struct bucket_counters *counters = shelf->unkept.counters;
+    lock_must_be_held(&stream->lock);
+    counter_subtract_shared(&counters_of(shelf)->spare_bytes, bytes);
+    counter_subtract(&counters->clean_bytes, bytes);
+    counter_subtract(&counters->free_bytes, bytes);
+    counter_subtract(&counters->reserved_bytes, bytes);
+    counter_subtract(&shelf->kept_bytes, bytes);
+    counter_subtract(&stream->reserved_bytes, bytes);
+    counter_subtract(&stream->spare_bytes, bytes);
+}
+
+static void count_segment(const struct shelf *shelf, uint64_t bytes)
+{
+    counter_add_shared(&counters_of(shelf)->count, 1);
+    counter_add_shared(&counters_of(shelf)->bytes, bytes);
+}
+
+static void count_segment_out(const struct shelf *shelf, uint64_t bytes)
+{
+    counter_subtract_shared(&counters_of(shelf)->count, 1);
+    counter_subtract_shared(&counters_of(shelf)->bytes, bytes);
+}
+
+/* ---- cutting ---- */
+
+/* Of what is spare, which may be a whole block. */
+static struct stream_block *cut_out(struct shelf *shelf, struct block *from, struct bucket *bucket)
+{
+    lock_must_be_held(&shelf->stream->lock);
+    bool whole = !block_is_part(from);
+    uint64_t bytes = from->bytes;
+    struct block *part = segments_cut(&shelf->segments, from, bucket->bytes);
+    if (!part)
+        return NULL;
+    if (whole)
+        count_segment(shelf, bytes);
+    counter_add_shared(&counters_of(shelf)->cuts, 1);
+    counter_raise_to(&shelf->stream->spare_stamp, counter_get(&part->epoch));
+    count_no_longer_spare(shelf, part->bytes);
+    part->bucket = bucket;
+    struct stream_block *block = stream_block_of(part);
+    block->event = NULL;
+    shelf_count_in(shelf, bucket, block);
+    block_set_state(part, BLOCK_LEAVING);
+    return block;
+}
+
+struct stream_block *stream_parts_cut_new(struct shelf *shelf, struct stream_block *whole,
+                                          struct bucket *bucket)
+{
+    lock_must_be_held(&shelf->stream->lock);
+    struct bucket *of_whole = whole->block.bucket;
+    whole->block.bucket = &shelf->unkept;
+    atomic_store_explicit(&whole->home, shelf, memory_order_relaxed);
+    count_spare(shelf, whole->block.bytes);
+    struct stream_block *part = cut_out(shelf, &whole->block, bucket);
+    if (!part) {
+        count_no_longer_spare(shelf, whole->block.bytes);
+        atomic_store_explicit(&whole->home, NULL, memory_order_relaxed);
+        whole->block.bucket = of_whole;
+    }
+    return part;
+}
+
+struct stream_block *stream_parts_cut(struct shelf *shelf, struct bucket *bucket, bool anywhere)
+{
+    struct stream *stream = shelf->stream;
+    lock_must_be_held(&stream->lock);
+    if (!shelf_splits(stream) || bucket->bytes == 0)
+        return NULL;
+    struct block *from = segments_find(&shelf->segments, bucket->bytes, anywhere);
+    if (!from || block_is_part(from))
+        return from ? cut_out(shelf, from, bucket) : NULL;
+    struct stream_block *whole = stream_block_of(from);
+    shelf_take(stream, from->bucket, whole);
+    if (from->bytes == bucket->bytes)
+        return whole;
+    shelf_count_out(shelf, from->bucket, whole);
+    block_set_state(from, BLOCK_LEAVING);
+    struct stream_block *part = stream_parts_cut_new(shelf, whole, bucket);
+    if (!part)
+        shelf_attach(NULL, shelf, whole);
+    return part;
+}
+
+/* ---- merging ---- */
+
+static bool context_lives(const struct stream_block *block)
+{
+    return context_generation(block->context) == block->context_generation;
+}
+
+/* Whether a whole block must not stay on the shelf: nobody would give it back; or its memory pool
+ * is about to end, and the caller can have it freed right now. */
+static bool must_leave(const struct shelf *shelf, const struct stream_block *whole, bool in_order)
+{
+    const struct stream *stream = shelf->stream;
+    lock_must_be_held(&stream->lock);
+    bool stays = whole->context == stream->context &&
+                 whole->context_generation == stream->generation && context_lives(whole) &&
+                 shelf_is_usable(stream->context);
+    bool may = in_order || !context_lives(whole) ||
+               counter_get(&whole->block.epoch) <= stream_done(stream);
+    return !stays || (may && atomic_load_explicit(&shelf->mempool->closed, memory_order_relaxed));
+}
+
+/* All of the segment is spare, and in no tree. Its bucket is there since it was cut. */
+static enum merged become_whole(struct shelf *home, struct stream_block *whole, bool leaves,
+                                bool in_order)
+{
+    lock_must_be_held(&home->stream->lock);
+    count_segment_out(home, whole->block.bytes);
+    count_no_longer_spare(home, whole->block.bytes);
+    whole->block.bucket = bucket_set_find(&home->buckets, whole->block.bytes);
+    atomic_store_explicit(&whole->home, NULL, memory_order_relaxed);
+    if (leaves || !whole->block.bucket || must_leave(home, whole, in_order)) {
+        if (!whole->block.bucket)
+            whole->block.bucket = &home->unkept;
+        block_set_state(&whole->block, BLOCK_LEAVING);
+        block_table_remove(home->segments.table, block_address(&whole->block), &whole->block);
+        return MERGED_LEAVES;
+    }
+    shelf_attach(NULL, home, whole);
+    return MERGED_WHOLE;
+}
+
+/* All of the segment, once nothing else is left of it; or NULL. */
+static struct stream_block *make_spare(struct shelf *home, struct stream_block *part,
+                                       uint64_t stamp)
+{
+    struct stream *stream = home->stream;
+    lock_must_be_held(&stream->lock);
+    part->event = NULL;
+    part->block.refused = false;
+    part->block.bucket = &home->unkept;
+    part->block.freed_at = stream->now;
+    atomic_store_explicit(&part->shelf, home, memory_order_relaxed);
+    counter_set(&part->block.epoch, stamp);
+    counter_raise_to(&stream->spare_stamp, stamp);
+    count_spare(home, part->block.bytes);
+    struct block *merged = segments_merge(&home->segments, &part->block);
+    return merged ? stream_block_of(merged) : NULL;
+}
+
+enum merged stream_parts_merge(struct shelf *home, struct stream_block *part, uint64_t stamp,
+                               bool in_order, struct stream_block **whole)
+{
+    lock_must_be_held(&home->stream->lock);
+    *whole = make_spare(home, part, stamp);
+    return *whole ? become_whole(home, *whole, false, in_order) : MERGED_PART;
+}
+
+const struct block *stream_parts_head(const struct stream_block *part)
+{
+    const struct block *record = &part->block;
+    while (record->below)
+        record = record->below;
+    return record;
+}
+
+/* The first record that is not spare; NULL where one of them must not merge. */
+static struct block *first_to_merge(const struct stream_block *part)
+{
+    struct block *first = NULL;
+    for (struct block *r = stream_parts_head(part)->above; r; r = r->above) {
+        bool leaves = block_state(r) == BLOCK_LEAVING && r->refused;
+        if (block_state(r) != BLOCK_SPARE && !leaves)
+            return NULL;
+        if (!first && leaves)
+            first = r;
+    }
+    return first;
+}
+
+bool stream_parts_may_merge_all(const struct stream_block *part)
+{
+    return first_to_merge(part);
+}
+
+struct stream_block *stream_parts_merge_all(struct shelf *home, struct stream_block *part)
+{
+    lock_must_be_held(&home->stream->lock);
+    struct block *next = first_to_merge(part);
+    struct stream_block *whole = NULL;
+    while (next && !whole) {
+        struct block *above = next->above;
+        while (above && block_state(above) == BLOCK_SPARE)
+            above = above->above;
+        whole = make_spare(home, stream_block_of(next), 0);
+        next = above;
+    }
+    if (whole)
+        become_whole(home, whole, true, true);
+    return whole;
+}
+
+/* ---- waiting ---- */
+
+void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part)
+{
+    lock_must_be_held(&home->stream->lock);
+    part->block.bucket = &home->unkept;
+    atomic_store_explicit(&part->shelf, home, memory_order_relaxed);
+    block_set_state(&part->block, BLOCK_LEAVING);
+    count_spare(home, part->block.bytes);
+}
+
+void stream_parts_end_to_wait(struct shelf *home, struct stream_block *part)
+{
+    lock_must_be_held(&home->stream->lock);
+    count_no_longer_spare(home, part->block.bytes);
+}
+
+/* ---- losing ---- */
+
+struct block *stream_parts_lose(struct shelf *home, struct stream_block *any)
+{
+    lock_must_be_held(&home->stream->lock);
+    struct block *chain = NULL, *record = &any->block;
+    uint64_t bytes = 0;
+    while (record->below)
+        record = record->below;
+    for (struct block *above; record; record = above) {
+        above = record->above;
+        bytes += record->bytes;
+        atomic_store_explicit(&stream_block_of(record)->home, NULL, memory_order_relaxed);
+        if (block_state(record) != BLOCK_SPARE)
+            continue;
+        if (record->below)
+            segments_unlist(&home->segments, record);
+        count_no_longer_spare(home, record->bytes);
+        block_table_remove(home->segments.table, block_address(record), record);
+        block_set_state(record, BLOCK_LEAVING);
+        record->links[LINK_HEAP].next = chain;
+        chain = record;
+    }
+    count_segment_out(home, bytes);
+    return chain;
+}

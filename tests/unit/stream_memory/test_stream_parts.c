@@ -1,0 +1,683 @@
+/*
+ * Stream-ordered blocks that are cut out of larger ones: the policy split.
+ */
+#include "core/stream_memory/stream_aside.h"
+#include "core/stream_memory/stream_parts.h"
+#include "streams_fixture.h"
+
+static void set_up_to_split(void)
+{
+    set_up_streams();
+    settings.stream_ordered.buckets.policy = BUCKETS_SPLIT;
+    settings.stream_ordered.caps.cached = (struct byte_size){.percent = 100};
+}
+
+TestSuite(stream_parts, .init = set_up_to_split, .fini = tear_down, .timeout = 60);
+
+static struct segments_counters *segments(void)
+{
+    return &stream_device(device())->counters->segments;
+}
+
+static uint64_t spare_bytes(void)
+{
+    return counter_get(&segments()->spare_bytes);
+}
+
+static uint64_t segment_count(void)
+{
+    return counter_get(&segments()->count);
+}
+
+static uint64_t away(CUstream stream)
+{
+    return counter_get(&stream_called(stream)->away);
+}
+
+static void goes_home(void)
+{
+    stream_settle(pool, device());
+}
+
+/* All goes back, and nothing is left. */
+static void nothing_is_left(void)
+{
+    synchronise_stream(one);
+    synchronise_stream(other);
+    goes_home();
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_eq(spare_bytes(), 0);
+    pool_trim(pool);
+    cr_assert_eq(fake_bytes_used(0), 0);
+}
+
+/* ---- cutting ---- */
+
+Test(stream_parts, one_call_of_the_driver_serves_many)
+{
+    start_streams();
+    CUdeviceptr blocks[19];
+    for (int i = 0; i < 19; i++)
+        blocks[i] = take_on(one, MIB);
+    cr_assert_eq(fake_stream_calls().allocations, 1);
+    cr_assert_eq(fake_bytes_used(0), 20 * MIB);
+    cr_assert_eq(bytes_of(one).live, 19 * MIB);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+    cr_assert_eq(spare_bytes(), MIB);
+    cr_assert_eq(counted_streams().misses, 1);
+    cr_assert_eq(counted_streams().hits.clean, 18);
+    for (int i = 0; i < 19; i++)
+        free_on(one, blocks[i]);
+    nothing_is_left();
+}
+
+Test(stream_parts, in_its_streams_order_it_is_cut_again_at_once)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    fake_trace();
+    free_on(one, first);
+    cr_assert_eq(take_on(one, 2 * MIB), first);
+    cr_assert_str_eq(fake_trace(), "");
+    free_on(one, first);
+    free_on(one, second);
+    nothing_is_left();
+}
+
+Test(stream_parts, another_stream_is_given_nothing_of_it)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    free_on(one, first);
+    synchronise_stream(one);
+    CUdeviceptr theirs = take_on(other, 3 * MIB);
+    cr_assert_geq(theirs, first - SEGMENT_HEAD + 20 * MIB);
+    cr_assert_eq(fake_stream_calls().allocations, 2);
+    free_on(one, second);
+    free_on(other, theirs);
+    nothing_is_left();
+}
+
+Test(stream_parts, what_nothing_is_left_of_serves_another_stream)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 5 * MIB);
+    fake_stream_works(one);
+    free_on(one, second);
+    free_on(one, first);
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_eq(bytes_of(one).pending, 20 * MIB);
+    CUdeviceptr theirs = take_on(other, 4 * MIB);
+    cr_assert_neq(theirs, first);
+    cr_assert_eq(fake_stream_calls().allocations, 2);
+    synchronise_stream(one);
+    for (int i = 0; i < 3; i++)
+        cr_assert_neq(take_on(other, 4 * MIB), first);
+    cr_assert_eq(take_on(other, 4 * MIB), first);
+    cr_assert_eq(fake_stream_calls().allocations, 2);
+}
+
+Test(stream_parts, a_wait_of_the_programs_orders_the_whole)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    free_on(one, first);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_eq(take_on(other, 4 * MIB), first);
+    cr_assert_eq(counted_streams().hits.waited, 1);
+    /* Of the former stream's work nothing is known to be over. */
+    free_on(other, first);
+    cr_assert_eq(bytes_of(other).pending, 20 * MIB);
+}
+
+/* Its former stream's work is over with nothing of this one's that came before. */
+Test(stream_parts, what_is_left_of_such_a_whole_is_not_taken_for_over)
+{
+    start_streams();
+    CUdeviceptr own = take_on(other, 17 * MIB);
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    free_on(one, first);
+    record(EVENT, one);
+    wait_on(other, EVENT);
+    cr_assert_eq(take_on(other, 4 * MIB), first);
+    pool_early_launch(pool, other);
+    cr_assert_neq(take_on(other, 4 * MIB), first + 4 * MIB);
+    cr_assert_neq(own, 0);
+}
+
+Test(stream_parts, the_largest_are_asked_for_alone)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, 11 * MIB);
+    cr_assert_eq(fake_bytes_used(0), 12 * MIB);
+    free_on(one, block);
+    /* And cut like others. */
+    cr_assert_eq(take_on(one, 3 * MIB), block);
+    cr_assert_eq(fake_stream_calls().allocations, 1);
+}
+
+Test(stream_parts, where_there_is_no_room_the_block_alone_is_asked_for)
+{
+    start_streams();
+    fake_stream_refuse_memory(1);
+    CUdeviceptr block = take_on(one, 3 * MIB);
+    cr_assert_eq(fake_bytes_used(0), 3 * MIB);
+    cr_assert_eq(segment_count(), 0);
+    free_on(one, block);
+    nothing_is_left();
+}
+
+Test(stream_parts, a_limit_is_not_passed_by_a_segment)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
+    start_streams();
+    CUdeviceptr block = take_on(one, 3 * MIB - 1000), second = take_on(one, 3 * MIB), none;
+    CUresult result;
+    cr_assert_eq(fake_bytes_used(0), 6 * MIB);
+    cr_assert(pool_allocate_async(pool, &none, 3 * MIB, NULL, one, &result));
+    cr_assert_eq(result, CUDA_ERROR_OUT_OF_MEMORY);
+    free_on(one, block);
+    /* It is its size's. */
+    cr_assert_eq(take_on(one, 3 * MIB), block);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 0);
+    free_on(one, block);
+    free_on(one, second);
+}
+
+Test(stream_parts, one_sort_lies_among_the_other_where_the_driver_has_none)
+{
+    start_streams();
+    CUdeviceptr large = take_on(one, 3 * MIB);
+    fake_stream_refuse_memory(4);
+    CUdeviceptr small = take_on(one, 4096);
+    cr_assert_eq(small, large + 3 * MIB);
+    fake_stream_refuse_memory(0);
+    free_on(one, large);
+    free_on(one, small);
+    nothing_is_left();
+}
+
+Test(stream_parts, sizes_that_do_not_come_back_leave_no_blocks)
+{
+    start_streams();
+    for (size_t i = 1; i < 200; i++)
+        free_on(one, take_on(one, i * 9 * KIB));
+    cr_assert_leq(fake_stream_calls().allocations, 2);
+    cr_assert_eq(spare_bytes(), 0);
+    nothing_is_left();
+}
+
+/* ---- where the stream's order is not enough ---- */
+
+Test(stream_parts, after_an_early_launch_it_has_to_be_over)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    pool_early_launch(pool, one);
+    fake_stream_works(one);
+    free_on(one, first);
+    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_neq(instead, first);
+    synchronise_stream(one);
+    goes_home();
+    cr_assert_eq(take_on(one, 2 * MIB), first);
+    free_on(one, second);
+    free_on(one, instead);
+    free_on(one, first);
+    nothing_is_left();
+}
+
+/* What merges bears the newest stamp. */
+Test(stream_parts, what_is_over_is_had_beside_what_is_not)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    CUdeviceptr third = take_on(one, 3 * MIB);
+    free_on(one, first);
+    synchronise_stream(one);
+    pool_early_launch(pool, one);
+    fake_stream_works(one);
+    free_on(one, second);
+    cr_assert_eq(take_on(one, 3 * MIB), first);
+    free_on(one, first);
+    free_on(one, third);
+    nothing_is_left();
+}
+
+/* What was spare before, too. */
+Test(stream_parts, an_early_launch_closes_what_is_spare)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    free_on(one, first);
+    pool_early_launch(pool, one);
+    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_neq(instead, first);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(one, 3 * MIB), first);
+    free_on(one, second);
+}
+
+Test(stream_parts, a_free_that_others_order_is_an_operation)
+{
+    start();
+    one = NULL;
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    unsigned records = fake_stream_calls().records;
+    free_on(one, first);
+    cr_assert_eq(fake_stream_calls().records, records + 1);
+    cr_assert_eq(take_on(one, 2 * MIB), first);
+    /* Without it the part must not be cut again. */
+    fake_stream_fail_records(2);
+    free_on(one, second);
+    fake_stream_fail_records(0);
+    free_on(one, first);
+}
+
+/* ---- guests ---- */
+
+Test(stream_parts, freed_on_another_stream_it_is_that_ones_until_it_is_over)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    cr_assert_eq(bytes_of(other).pending, 3 * MIB);
+    goes_home();
+    cr_assert_eq(bytes_of(other).pending, 3 * MIB);
+    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_neq(instead, first);
+    synchronise_stream(other);
+    cr_assert_eq(away(other), 1);
+    /* It is not the other's any more, and its own gets it before the driver is asked. */
+    free_on(one, instead);
+    unsigned calls = fake_stream_calls().allocations;
+    CUdeviceptr all[5];
+    for (int i = 0; i < 5; i++)
+        all[i] = take_on(one, 3 * MIB);
+    cr_assert_eq(all[4], first);
+    cr_assert_eq(fake_stream_calls().allocations, calls);
+    cr_assert_eq(away(other), 0);
+    for (int i = 0; i < 5; i++)
+        free_on(one, all[i]);
+    free_on(one, second);
+    nothing_is_left();
+}
+
+Test(stream_parts, a_guest_is_handed_out_again_in_that_streams_order)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    cr_assert_eq(take_on(other, 3 * MIB), first);
+    cr_assert_eq(bytes_of(other).live, 3 * MIB);
+    /* Freed at home it is spare there. */
+    free_on(one, first);
+    cr_assert_eq(take_on(one, 2 * MIB), first);
+    free_on(one, first);
+    free_on(one, second);
+    nothing_is_left();
+}
+
+Test(stream_parts, the_driver_never_gets_a_guest)
+{
+    settings.stream_ordered.caps.cached = (struct byte_size){.bytes = 0};
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    stream_release_in_order(
+        pool, (struct stream_ref){stream_called(other), stream_called(other)->id}, other);
+    pool_trim(pool);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 0);
+    cr_assert_eq(bytes_of(other).pending, 3 * MIB);
+    free_on(one, second);
+    synchronise_stream(other);
+    synchronise_stream(one);
+    pool_trim(pool);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+    cr_assert_eq(fake_bytes_used(0), 0);
+}
+
+/* ---- going back ---- */
+
+Test(stream_parts, over_the_cap_a_segment_goes_back_in_the_streams_order)
+{
+    settings.stream_ordered.caps.cached = (struct byte_size){.bytes = 4 * MIB};
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    free_on(one, first);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 0);
+    free_on(one, second);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(counted_streams().evictions.cap, 1);
+}
+
+Test(stream_parts, a_full_bucket_takes_no_more_segments)
+{
+    settings.stream_ordered.caps.blocks_per_bucket = 1;
+    start_streams();
+    CUdeviceptr first = take_on(one, 9 * MIB), second = take_on(one, 9 * MIB);
+    CUdeviceptr third = take_on(one, 9 * MIB);
+    free_on(one, first);
+    free_on(one, second);
+    free_on(one, third);
+    cr_assert_eq(bytes_of(one).pending, 20 * MIB);
+    cr_assert_eq(fake_bytes_used(0), 20 * MIB);
+}
+
+Test(stream_parts, what_is_spare_counts_in_the_pools_marks)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    const struct mempool *mempool = mempool_first(streams_of(pool));
+    struct mempool_sum sum = mempool_sum(pool, mempool);
+    cr_assert_eq(sum.used, 3 * MIB);
+    cr_assert_eq(sum.kept, 20 * MIB);
+    free_on(one, first);
+    sum = mempool_sum(pool, mempool);
+    cr_assert_eq(sum.used, 0);
+    cr_assert_eq(sum.kept, 20 * MIB);
+}
+
+/* ---- streams, pools and contexts that end ---- */
+
+Test(stream_parts, a_part_outlives_its_stream)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    free_on(one, first);
+    destroy_stream(one);
+    cr_assert_eq(fake_bytes_used(0), 20 * MIB);
+    fake_stream_works(other);
+    free_on(other, second);
+    synchronise_stream(other);
+    fake_finish(context);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    pool_trim(pool);
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_eq(fake_bytes_used(0), 0);
+}
+
+/* What is spare of a stream that has ended is not the next one's before it is over. */
+Test(stream_parts, a_new_stream_gets_nothing_that_is_not_over)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    free_on(one, first);
+    struct stream *record = stream_called(one);
+    destroy_stream(one);
+    CUstream next = fake_stream();
+    cr_assert_neq(take_on(next, 3 * MIB), first);
+    cr_assert_neq(stream_called(next), record);
+    cr_assert_neq(second, 0);
+}
+
+Test(stream_parts, of_a_pool_that_ends_segments_go_as_they_are_whole)
+{
+    start_streams();
+    CUmemoryPool handle = fake_mempool(0);
+    pool_mempool_created(pool, handle, 0);
+    CUdeviceptr block = 0;
+    CUresult result;
+    cr_assert(pool_allocate_async(pool, &block, 3 * MIB, &handle, one, &result));
+    fake_stream_works(one);
+    pool_mempool_destroying(pool, handle);
+    cr_assert_eq(fake_bytes_used(0), 20 * MIB);
+    free_on(one, block);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+}
+
+Test(stream_parts, a_context_waits_for_what_is_pending_in_segments)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    free_on(one, second);
+    const struct segments_counters *counters = segments();
+    end_context(context);
+    cr_assert_eq(counter_get(&counters->count), 0);
+    cr_assert_eq(counter_get(&counters->spare_bytes), 0);
+}
+
+/* Though what is pending in it is not over. */
+Test(stream_parts, a_context_that_ends_gives_whole_segments_back_behind_its_work)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    fake_stream_works(one);
+    free_on(one, second);
+    stream_ends_context(pool, context_record());
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_eq(spare_bytes(), 0);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(bytes_of(other).pending, 0);
+}
+
+/* But it was not its end, and something is live: nothing there is anybody's before it is over. */
+Test(stream_parts, what_stays_where_a_context_seemed_to_end_is_still_pending)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    stream_ends_context(pool, context_record());
+    cr_assert_eq(bytes_of(other).pending, 3 * MIB);
+    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_neq(instead, first);
+    free_on(one, instead);
+    free_on(one, second);
+    nothing_is_left();
+}
+
+Test(stream_parts, a_segment_that_was_freed_behind_our_back_is_forgotten)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    CUdeviceptr guest = take_on(one, 3 * MIB);
+    free_on(one, first);
+    fake_stream_works(other);
+    free_on(other, guest);
+    fake_vanish(first - SEGMENT_HEAD);
+    pool_forget_address(pool, first - SEGMENT_HEAD);
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_eq(spare_bytes(), 0);
+    cr_assert_null(stream_block_at(pool, first - SEGMENT_HEAD));
+    /* The program's free of what it held finds it, and merges nothing. */
+    free_on(one, second);
+    synchronise_stream(one);
+    synchronise_stream(other);
+    goes_home();
+    cr_assert_null(stream_block_at(pool, guest));
+    cr_assert_null(stream_block_at(pool, second));
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 0);
+}
+
+/* ---- frees of other sorts ---- */
+
+Test(stream_parts, of_two_frees_one_succeeds)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    free_on(one, first);
+    cr_assert_eq(try_to_free_on(one, first), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(pool_free(pool, first), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(pool_free(pool, second), CUDA_SUCCESS);
+    cr_assert_eq(pool_free(pool, second), CUDA_ERROR_INVALID_VALUE);
+    cr_assert_eq(try_to_free_on(other, second), CUDA_ERROR_INVALID_VALUE);
+    nothing_is_left();
+}
+
+/* The program need not have waited: all of the context's work may use it. */
+Test(stream_parts, freed_plainly_it_waits_for_its_contexts_work)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    cr_assert_eq(pool_free(pool, first), CUDA_SUCCESS);
+    cr_assert_eq(bytes_of(one).live, 3 * MIB);
+    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_neq(instead, first);
+    fake_stream_is_done(one);
+    fake_finish(context);
+    goes_home();
+    cr_assert_eq(take_on(one, 3 * MIB), first);
+    free_on(one, first);
+    free_on(one, second);
+    free_on(one, instead);
+    nothing_is_left();
+}
+
+Test(stream_parts, freed_plainly_with_no_event_it_is_pending_until_there_is_one)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_UNKNOWN, 1);
+    cr_assert_eq(pool_free(pool, first), CUDA_SUCCESS);
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, 3 * MIB);
+    fake_finish(context);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    goes_home();
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
+    cr_assert_eq(take_on(one, 3 * MIB), first);
+    free_on(one, first);
+    free_on(one, second);
+    nothing_is_left();
+}
+
+Test(stream_parts, a_captured_stream_cannot_free_it)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    begin_capture(one);
+    cr_assert_eq(try_to_free_on(one, first), CUDA_ERROR_INVALID_VALUE);
+    end_capture(one);
+    free_on(one, first);
+    nothing_is_left();
+}
+
+/* The driver, asked whether a capture minds, has no memory to tell it with. */
+static CUresult have_none(CUdeviceptr *address, size_t bytes, CUmemoryPool handle, CUstream stream)
+{
+    (void)address, (void)bytes, (void)handle, (void)stream;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult forbid(CUdeviceptr *address, size_t bytes, CUmemoryPool handle, CUstream stream)
+{
+    (void)address, (void)bytes, (void)handle, (void)stream;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+static CUresult free_beside_a_capture(CUdeviceptr address)
+{
+    CUresult (*usual)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) =
+        driver->cuMemAllocFromPoolAsync;
+    begin_capture(other);
+    driver->cuMemAllocFromPoolAsync = have_none;
+    CUresult result = try_to_free_on(one, address);
+    driver->cuMemAllocFromPoolAsync = usual;
+    end_capture(other);
+    return result;
+}
+
+Test(stream_parts, what_a_capture_forbids_is_left_to_the_program)
+{
+    start_streams();
+    CUresult (*usual)(CUdeviceptr *, size_t, CUmemoryPool, CUstream) =
+        driver->cuMemAllocFromPoolAsync;
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    begin_capture(other);
+    driver->cuMemAllocFromPoolAsync = forbid;
+    cr_assert_eq(try_to_free_on(one, first), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    driver->cuMemAllocFromPoolAsync = usual;
+    end_capture(other);
+    free_on(one, first);
+    nothing_is_left();
+}
+
+/* Beside a capture nothing of the stream's order is told to the pool. */
+Test(stream_parts, beside_a_capture_it_waits_for_an_event_of_its_own)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
+    cr_assert_eq(away(one), 1);
+    cr_assert_eq(bytes_of(one).live, 3 * MIB);
+    goes_home();
+    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_neq(instead, first);
+    cr_assert_eq(away(one), 1);
+    fake_stream_is_done(one);
+    goes_home();
+    cr_assert_eq(away(one), 0);
+    cr_assert_eq(take_on(one, 3 * MIB), first);
+    free_on(one, first);
+    free_on(one, second);
+    free_on(one, instead);
+    nothing_is_left();
+}
+
+static unsigned waits;
+
+static CUresult count_wait(CUstream stream)
+{
+    waits++;
+    fake_stream_is_done(stream);
+    return CUDA_SUCCESS;
+}
+
+Test(stream_parts, where_no_event_can_be_had_the_free_waits)
+{
+    driver->cuStreamSynchronize = count_wait;
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_fail_records(1);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
+    cr_assert_eq(waits, 1);
+    cr_assert_eq(take_on(one, 2 * MIB), first);
+    free_on(one, first);
+    free_on(one, second);
+}
+
+Test(stream_parts, a_library_that_goes_past_the_pool_cannot_free_it)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    cr_assert_not(pool_let_go(pool, first));
+    free_on(one, first);
+    nothing_is_left();
+}
+
+Test(stream_parts, exports_are_refused_and_counted)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    struct pointer_answer answer = pool_ask_pointer(pool, first + MIB);
+    cr_assert_eq(answer.kind, POINTER_LIVE);
+    cr_assert(answer.part);
+    cr_assert_eq(answer.base, first);
+    cr_assert_eq(answer.bytes, 3 * MIB);
+    pool_refused_export(pool, &answer);
+    cr_assert_eq(counter_get(&segments()->refused_exports), 1);
+    /* What is spare is nobody's. */
+    cr_assert_eq(pool_ask_pointer(pool, first - 1).kind, POINTER_HIDDEN);
+    cr_assert_eq(pool_ask_pointer(pool, first + 3 * MIB).kind, POINTER_HIDDEN);
+}
