@@ -120,6 +120,28 @@ void questions_about_memory_spare_captures(void)
     SUCCEEDS(cuMemFree_v2(block));
 }
 
+/* An address inside a block, which the driver refuses anyway: whether the capture is looked at
+ * first, and spoilt. What is cut out of a segment begins at such an address, and its free asks the
+ * driver so. */
+void interior_frees_beside_captures(void)
+{
+    CUdeviceptr block = allocate(MIB);
+    for (unsigned int mode = 0; mode < MODES; mode++) {
+        bool relaxed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+        CUgraph graph = NULL;
+        begin(mode);
+        EXPECT(cuMemFree_v2(block + 4096),
+               relaxed ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        CHECK(status_of(gpu.a) ==
+              (relaxed ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED));
+        EXPECT(cuStreamEndCapture(gpu.a, &graph),
+               relaxed ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        if (graph != NULL)
+            destroy_graph(graph);
+    }
+    SUCCEEDS(cuMemFree_v2(block));
+}
+
 /* ---- contexts that end
  * -------------------------------------------------------------------------*/
 

@@ -109,6 +109,7 @@ void relaxed_allocations_beside_captures_of_the_threads_own(void);
 void asking_the_legacy_stream_spares_blocking_captures(void);
 void asking_about_captures_spares_them(void);
 void questions_about_memory_spare_captures(void);
+void interior_frees_beside_captures(void);
 void objects_of_graphs_whose_context_ends(void);
 
 /* --- what captured streams come after: graph_order.c -------------------------------------------*/

@@ -264,3 +264,59 @@ void pools_of_other_memory_cost_less_with_a_threshold(void)
 {
     with_each_pool(tell_cost);
 }
+
+/* ---- stream-ordered memory and contexts ---- */
+
+/* It is the device's pool's: another context frees it, plainly or in the order of a stream of its
+ * own, and what is freed is there again. */
+void memory_outlives_the_context_of_its_stream(void)
+{
+    CUcontext context = NULL;
+    CUstream stream = NULL;
+    CUdeviceptr first = 0, second = 0, again = 0;
+    SUCCEEDS(cuCtxCreate_v2(&context, 0, gpu.device));
+    SUCCEEDS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    SUCCEEDS(cuMemAllocAsync(&first, 64 * MIB, stream));
+    SUCCEEDS(cuMemAllocAsync(&second, 64 * MIB, stream));
+    SUCCEEDS(cuStreamSynchronize(stream));
+    SUCCEEDS(cuCtxDestroy_v2(context));
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    SUCCEEDS(cuMemsetD8_v2(first, 1, 64 * MIB));
+    SUCCEEDS(cuMemFree_v2(first));
+    EXPECT(cuMemFree_v2(first), CUDA_ERROR_INVALID_VALUE);
+    SUCCEEDS(cuMemFreeAsync(second, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    SUCCEEDS(cuMemAllocAsync(&again, 64 * MIB, gpu.a));
+    SUCCEEDS(cuMemFreeAsync(again, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+}
+
+/* A green context's streams take events that were made in the primary one, whichever is current. */
+void events_of_the_primary_context_on_green_streams(void)
+{
+    CUdevResource resource;
+    CUdevResourceDesc resources;
+    CUgreenCtx green;
+    CUcontext as_context = NULL;
+    CUstream stream = NULL;
+    CUevent event = NULL;
+    if (cuDeviceGetDevResource(gpu.device, &resource, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS) {
+        note("no green contexts here");
+        return;
+    }
+    SUCCEEDS(cuDevResourceGenerateDesc(&resources, &resource, 1));
+    SUCCEEDS(cuGreenCtxCreate(&green, resources, gpu.device, CU_GREEN_CTX_DEFAULT_STREAM));
+    SUCCEEDS(cuCtxFromGreenCtx(&as_context, green));
+    SUCCEEDS(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    SUCCEEDS(cuCtxSetCurrent(as_context));
+    SUCCEEDS(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    SUCCEEDS(cuEventRecord(event, stream));
+    SUCCEEDS(cuCtxSetCurrent(gpu.context));
+    SUCCEEDS(cuEventRecord(event, stream));
+    SUCCEEDS(cuStreamWaitEvent(stream, event, 0));
+    SUCCEEDS(cuStreamSynchronize(stream));
+    SUCCEEDS(cuEventQuery(event));
+    SUCCEEDS(cuStreamDestroy_v2(stream));
+    SUCCEEDS(cuEventDestroy_v2(event));
+    SUCCEEDS(cuGreenCtxDestroy(green));
+}
