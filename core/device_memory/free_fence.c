@@ -84,19 +84,35 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     return fenced;
 }
 
-static void let_frees_wait(struct heap *heap)
+static void update_driver_frees(struct heap *heap)
 {
     heap_lock_must_be_held(heap);
-    heap->driver_frees++;
-    heap_set_closed(heap, CLOSED_DRIVER_FREES, true);
+    const struct driver_free *oldest = heap->driver_frees;
+    counter_set(&heap->oldest_driver_free, oldest ? oldest->number : 0);
+    heap_set_closed(heap, CLOSED_DRIVER_FREES, oldest != NULL);
+}
+
+static void let_frees_wait(struct heap *heap, struct driver_free *own)
+{
+    heap_lock_must_be_held(heap);
+    *own = (struct driver_free){.number = ++heap->driver_frees_begun};
+    struct driver_free **end = &heap->driver_frees;
+    while (*end)
+        end = &(*end)->next;
+    *end = own;
+    update_driver_frees(heap);
     /* Threads that are in their caches have not seen the bit. */
     thread_caches_wait(heap);
 }
 
-static void let_frees_wait_no_more(struct heap *heap)
+static void let_frees_wait_no_more(struct heap *heap, const struct driver_free *own)
 {
     heap_lock_must_be_held(heap);
-    heap_set_closed(heap, CLOSED_DRIVER_FREES, --heap->driver_frees > 0);
+    struct driver_free **link = &heap->driver_frees;
+    while (*link != own)
+        link = &(*link)->next;
+    *link = own->next;
+    update_driver_frees(heap);
 }
 
 /* Whether no fence could tell, or must be recorded now. */
@@ -130,7 +146,7 @@ static bool nothing_is_pending(const struct context *context)
     return epoch_newest_pending(context) <= epoch_clean(&context->epochs);
 }
 
-void heap_begin_driver_free(struct pool *pool, struct context *context)
+void heap_begin_driver_free(struct pool *pool, struct context *context, struct driver_free *own)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
@@ -139,33 +155,36 @@ void heap_begin_driver_free(struct pool *pool, struct context *context)
                   !fence_is_out_of_the_question(pool, context);
     if (others)
         wait_for_all_freed(pool, context);
-    let_frees_wait(heap);
+    let_frees_wait(heap, own);
     for (int looks = 1; others && looks < DRIVER_FREE_LOOKS && !nothing_is_pending(context);
          looks++) {
-        let_frees_wait_no_more(heap);
+        let_frees_wait_no_more(heap, own);
         wait_for_all_freed(pool, context);
-        let_frees_wait(heap);
+        let_frees_wait(heap, own);
     }
     if (others && !nothing_is_pending(context))
         wait_for_all_freed(pool, context);
     heap_unlock(heap);
 }
 
-void heap_end_driver_free(struct context *context)
+void heap_end_driver_free(struct context *context, const struct driver_free *own)
 {
     struct heap *heap = heap_of(context);
     heap_lock(heap);
-    let_frees_wait_no_more(heap);
+    let_frees_wait_no_more(heap, own);
     heap_unlock(heap);
 }
 
-void heap_wait_for_driver_frees(struct context *context, uint64_t stamp)
+void heap_wait_for_driver_frees(struct context *context, uint64_t number, uint64_t stamp)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct heap *heap = heap_of(context);
     uint64_t started = monotonic_now();
-    while (heap_is_beside_driver_frees(heap) && epoch_clean(&context->epochs) < stamp)
+    if (epoch_clean(&context->epochs) >= stamp)
+        return;
+    while (heap_is_behind_driver_frees(heap, number) && epoch_clean(&context->epochs) < stamp)
         patient_nap(started);
+    thread_state.waited_ns += monotonic_now() - started;
     count_wait(heap);
 }
 

@@ -2,6 +2,7 @@
  * Work that ends only if the host acts: what allocations wait for beside it, and frees.
  */
 #include "core/base/clock.h"
+#include "core/device_memory/free_fence.h"
 #include "core/device_memory/policies.h"
 #include "pool_fixture.h"
 
@@ -573,10 +574,15 @@ Test(host_work, what_others_free_meanwhile_is_waited_for_before_the_driver_frees
     cr_assert_eq(pending, 0);
 }
 
+static void let_others_wait(void)
+{
+    nanosleep(&(struct timespec){0, 30000000}, NULL);
+}
+
 static void begin_another_free(void *block)
 {
     send(&another, free_another, block);
-    nanosleep(&(struct timespec){0, 30000000}, NULL);
+    let_others_wait();
     atomic_store(&it_had_freed_too_early, atomic_load(&other_has_freed));
 }
 
@@ -592,6 +598,58 @@ Test(host_work, while_the_driver_frees_other_frees_wait)
     cr_assert(atomic_load(&other_has_freed));
     cr_assert_not(atomic_load(&it_had_freed_too_early));
     cr_assert_eq(pending_bytes(), MIB);
+}
+
+static struct driver_free first_free, next_free;
+
+/* As if another context's work kept what is pending so, or a capture had begun: the next one does
+ * not wait for it. */
+static void relieve_the_first(void)
+{
+    struct context *c = context_find(pool, context);
+    atomic_store(&c->unusable, true);
+    heap_begin_driver_free(pool, c, &next_free);
+    heap_end_driver_free(c, &first_free);
+    atomic_store(&c->unusable, false);
+}
+
+/* The driver would have served it in its turn: there may always be another one. */
+Test(host_work, a_free_does_not_wait_for_the_drivers_that_come_after_it)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    CUdeviceptr block = allocate(MIB);
+    heap_begin_driver_free(pool, c, &first_free);
+    send(&another, free_another, &block);
+    while (pending_bytes() == 0)
+        let_others_wait();
+    let_others_wait();
+    relieve_the_first();
+    for (int i = 0; i < 100 && !atomic_load(&other_has_freed); i++)
+        let_others_wait();
+    cr_assert(atomic_load(&other_has_freed));
+    heap_end_driver_free(c, &next_free);
+    wait_for(&another);
+    cr_assert_eq(counted().waits.frees, 1);
+    cr_assert_geq(counted().waits.nanoseconds, 20000000);
+}
+
+/* The driver's lock may be the next one's first. */
+Test(host_work, but_for_all_that_came_before_it_whichever_ends_first)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    CUdeviceptr block = allocate(MIB);
+    heap_begin_driver_free(pool, c, &first_free);
+    heap_begin_driver_free(pool, c, &next_free);
+    send(&another, free_another, &block);
+    while (pending_bytes() == 0)
+        let_others_wait();
+    heap_end_driver_free(c, &next_free);
+    let_others_wait();
+    cr_assert_not(atomic_load(&other_has_freed));
+    heap_end_driver_free(c, &first_free);
+    wait_for(&another);
 }
 
 Test(host_work, a_free_that_waits_is_counted_with_its_time)
