@@ -3,6 +3,7 @@
 #include "cache_set.h"
 #include "cache_threads.h"
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
@@ -123,8 +124,9 @@ static bool fence_is_out_of_the_question(struct pool *pool, const struct context
 }
 
 /* What is pending now, by a fence of this thread's, or by the one that the thread that is recording
- * makes after its own. Releases and retakes the lock. */
-static void wait_for_all_freed(struct pool *pool, struct context *context)
+ * makes after its own. Returns the stamp up to which there is nothing left to wait for: where other
+ * contexts' work is all that is left, no block is clean by that. Releases and retakes the lock. */
+static uint64_t wait_for_all_freed(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
     heap_lock_must_be_held(heap);
@@ -139,11 +141,12 @@ static void wait_for_all_freed(struct pool *pool, struct context *context)
     epoch_wait_when_short(pool, context, stamp, 0);
     if (thread_state.waited_ns != waited_before)
         count_wait(heap);
+    return epoch_fence_for(&context->epochs, stamp, true) ? stamp : epoch_clean(&context->epochs);
 }
 
-static bool nothing_is_pending(const struct context *context)
+static bool all_is_waited_for(const struct context *context, uint64_t waited)
 {
-    return epoch_newest_pending(context) <= epoch_clean(&context->epochs);
+    return epoch_newest_pending(context) <= larger_of(waited, epoch_clean(&context->epochs));
 }
 
 void heap_begin_driver_free(struct pool *pool, struct context *context, struct driver_free *own)
@@ -153,16 +156,15 @@ void heap_begin_driver_free(struct pool *pool, struct context *context, struct d
     heap_lock(heap);
     bool others = (heap->caches.count > 1 || heap->uses_in_a_row < HEAP_USES_ALONE) &&
                   !fence_is_out_of_the_question(pool, context);
-    if (others)
-        wait_for_all_freed(pool, context);
+    uint64_t waited = others ? wait_for_all_freed(pool, context) : 0;
     let_frees_wait(heap, own);
-    for (int looks = 1; others && looks < DRIVER_FREE_LOOKS && !nothing_is_pending(context);
+    for (int looks = 1; others && looks < DRIVER_FREE_LOOKS && !all_is_waited_for(context, waited);
          looks++) {
         let_frees_wait_no_more(heap, own);
-        wait_for_all_freed(pool, context);
+        waited = wait_for_all_freed(pool, context);
         let_frees_wait(heap, own);
     }
-    if (others && !nothing_is_pending(context))
+    if (others && !all_is_waited_for(context, waited))
         wait_for_all_freed(pool, context);
     heap_unlock(heap);
 }

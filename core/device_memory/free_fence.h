@@ -33,10 +33,10 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
  * the driver's own lock held, and another thread may need that to allocate while it holds a lock of
  * the program's for which some of that work waits. Without the pool, that thread's free would have
  * waited for the work before it took the lock. So begin waits, for as long as it takes and without
- * a lock, until nothing that was freed is pending. From then until the end is told, frees of the
- * heap wait for that end (heap_wait_for_driver_frees), as they would have waited for the driver's
- * lock. Where other threads free so often that something is pending each time that it looks, theirs
- * wait from the DRIVER_FREE_LOOKS-th look on. */
+ * a lock, until nothing that was freed is behind the context's work. From then until the end is
+ * told, frees of the heap wait for that end (heap_wait_for_driver_frees), as they would have waited
+ * for the driver's lock. Where other threads free so often that something is pending each time that
+ * it looks, theirs wait from the DRIVER_FREE_LOOKS-th look on. */
 #define DRIVER_FREE_LOOKS 8
 void heap_begin_driver_free(struct pool *pool, struct context *context, struct driver_free *own);
 void heap_end_driver_free(struct context *context, const struct driver_free *own);

@@ -600,6 +600,23 @@ Test(host_work, while_the_driver_frees_other_frees_wait)
     cr_assert_eq(pending_bytes(), MIB);
 }
 
+/* The driver's free does not wait for that work, and there is nothing new to look for. */
+Test(host_work, before_the_driver_frees_other_contexts_work_is_not_waited_for_again_and_again)
+{
+    static size_t bytes = MIB;
+    start();
+    CUcontext other = another_context(0);
+    fake_set_current(context);
+    CUdeviceptr shared = allocate(MIB);
+    pool_share(pool, shared);
+    fake_launch(other);
+    in_another_thread(allocate_and_free_one, &bytes);
+    uint64_t before = epoch_current(epochs());
+    release(shared);
+    cr_assert_eq(epoch_current(epochs()), before + 1);
+    cr_assert_eq(pending_bytes(), MIB);
+}
+
 static struct driver_free first_free, next_free;
 
 /* As if another context's work kept what is pending so, or a capture had begun: the next one does
