@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
+#include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -22,7 +23,8 @@ static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool wa
     if (!keep_is_on_trial(&heap->keep) || !waitable)
         return false;
     bool directly =
-        keep_free_is_the_drivers(&heap->keep, &device_bucket(block->bucket)->ghosts, block->bytes);
+        keep_free_is_the_drivers(&heap->keep, &device_bucket(block->bucket)->ghosts, block->bytes,
+                                 device_is_short(context_of_heap(heap)->device));
     thread_caches_update_closed(heap);
     return directly;
 }
