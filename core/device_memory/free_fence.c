@@ -190,6 +190,14 @@ void heap_wait_for_driver_frees(struct context *context, uint64_t number, uint64
     count_wait(heap);
 }
 
+static void free_pending_beside_others(struct pool *pool, struct context *context)
+{
+    struct driver_free own;
+    heap_begin_driver_free(pool, context, &own);
+    heap_free_pending(pool, context);
+    heap_end_driver_free(context, &own);
+}
+
 /* Waits as the plain free does, until a request would not miss what is pending. If only other
  * contexts' work keeps blocks pending, the driver alone knows whether that work uses them: then
  * they go to the driver. */
@@ -213,7 +221,7 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
                           policy_pending_is_missed(context, room);
     heap_unlock(heap);
     if (kept_by_others)
-        heap_free_pending(pool, context);
+        free_pending_beside_others(pool, context);
 }
 
 void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now)

@@ -719,6 +719,27 @@ Test(host_work, what_other_contexts_keep_pending_goes_to_the_driver_where_memory
     cr_assert_eq(pending_bytes(), 0);
 }
 
+static void note_whether_frees_wait(void *wait)
+{
+    *(bool *)wait = atomic_load(&heap()->closed) & CLOSED_DRIVER_FREES;
+}
+
+/* The driver waits for this context's work there, too, and has its lock. */
+Test(host_work, and_other_frees_wait_meanwhile)
+{
+    bool wait = false;
+    set_up_on(16 * GIB);
+    start();
+    fake_launch(another_context(0));
+    fake_set_current(context);
+    CUdeviceptr block = allocate(7 * GIB);
+    fake_during(FAKE_MEM_FREE, note_whether_frees_wait, &wait);
+    release(block);
+    cr_assert_not(fake_is_allocated(block));
+    cr_assert(wait);
+    cr_assert_not(atomic_load(&heap()->closed) & CLOSED_DRIVER_FREES);
+}
+
 Test(host_work, a_large_request_that_would_not_fit_with_it_either_makes_no_free_wait)
 {
     set_up_on(16 * GIB);
