@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
+#include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -22,7 +23,8 @@ static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool wa
     if (!keep_is_on_trial(&heap->keep) || !waitable)
         return false;
     bool directly =
-        keep_free_is_the_drivers(&heap->keep, &device_bucket(block->bucket)->ghosts, block->bytes);
+        keep_free_is_the_drivers(&heap->keep, &device_bucket(block->bucket)->ghosts, block->bytes,
+                                 device_is_short(context_of_heap(heap)->device));
     thread_caches_update_closed(heap);
     return directly;
 }
@@ -82,9 +84,10 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
     struct context *context = context_of_heap(block->heap);
     if (!call->waitable)
         return heap_free_by_driver(pool, block, address, call->release, call->argument);
-    heap_begin_driver_free(pool, context);
+    struct driver_free own;
+    heap_begin_driver_free(pool, context, &own);
     CUresult result = heap_free_by_driver(pool, block, address, call->release, call->argument);
-    heap_end_driver_free(context);
+    heap_end_driver_free(context, &own);
     if (policy_is_without_fences(context))
         heap_free_pending(pool, context);
     return result;
@@ -114,6 +117,7 @@ static bool put_freed(struct context *context, const struct place *place, struct
 /* What the locked part of a free leaves to be done without the lock. */
 struct freed {
     uint64_t stamp;
+    uint64_t driver_frees;       /* that have begun */
     const struct bucket *bucket; /* of the block; its record may be another thread's by then */
     struct fence *fence;         /* to be recorded; NULL: none */
     bool synchronise;            /* this free waits as the driver's does */
@@ -153,6 +157,7 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
         return false;
     freed->synchronise = !by_fence && policy_frees_synchronise(pool, heap) && waitable;
     freed->stamp = epoch_current(&context->epochs);
+    freed->driver_frees = heap->driver_frees_begun;
     freed->bucket = block->bucket;
     bool due = put_freed(context, &place, block, freed->stamp);
     if (due && place.cache)
@@ -181,8 +186,9 @@ static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr 
     }
     if (freed->fence)
         result = heap_end_free(pool, context, freed->fence, call->waitable);
-    if (call->waitable && __builtin_expect(heap_is_beside_driver_frees(block->heap), 0))
-        heap_wait_for_driver_frees(context, freed->stamp);
+    if (call->waitable &&
+        __builtin_expect(heap_is_behind_driver_frees(block->heap, freed->driver_frees), 0))
+        heap_wait_for_driver_frees(context, freed->driver_frees, freed->stamp);
     /* Where no fence could be had, the driver's own free waits. */
     if (freed->host_work && !heap_wait_for_stamp(pool, context, freed->stamp) &&
         take_back(block->heap, block, address, freed->stamp))

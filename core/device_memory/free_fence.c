@@ -3,6 +3,7 @@
 #include "cache_set.h"
 #include "cache_threads.h"
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
@@ -84,19 +85,35 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     return fenced;
 }
 
-static void let_frees_wait(struct heap *heap)
+static void update_driver_frees(struct heap *heap)
 {
     heap_lock_must_be_held(heap);
-    heap->driver_frees++;
-    heap_set_closed(heap, CLOSED_DRIVER_FREES, true);
+    const struct driver_free *oldest = heap->driver_frees;
+    counter_set(&heap->oldest_driver_free, oldest ? oldest->number : 0);
+    heap_set_closed(heap, CLOSED_DRIVER_FREES, oldest != NULL);
+}
+
+static void let_frees_wait(struct heap *heap, struct driver_free *own)
+{
+    heap_lock_must_be_held(heap);
+    *own = (struct driver_free){.number = ++heap->driver_frees_begun};
+    struct driver_free **end = &heap->driver_frees;
+    while (*end)
+        end = &(*end)->next;
+    *end = own;
+    update_driver_frees(heap);
     /* Threads that are in their caches have not seen the bit. */
     thread_caches_wait(heap);
 }
 
-static void let_frees_wait_no_more(struct heap *heap)
+static void let_frees_wait_no_more(struct heap *heap, const struct driver_free *own)
 {
     heap_lock_must_be_held(heap);
-    heap_set_closed(heap, CLOSED_DRIVER_FREES, --heap->driver_frees > 0);
+    struct driver_free **link = &heap->driver_frees;
+    while (*link != own)
+        link = &(*link)->next;
+    *link = own->next;
+    update_driver_frees(heap);
 }
 
 /* Whether no fence could tell, or must be recorded now. */
@@ -107,8 +124,9 @@ static bool fence_is_out_of_the_question(struct pool *pool, const struct context
 }
 
 /* What is pending now, by a fence of this thread's, or by the one that the thread that is recording
- * makes after its own. Releases and retakes the lock. */
-static void wait_for_all_freed(struct pool *pool, struct context *context)
+ * makes after its own. Returns the stamp up to which there is nothing left to wait for: where other
+ * contexts' work is all that is left, no block is clean by that. Releases and retakes the lock. */
+static uint64_t wait_for_all_freed(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
     heap_lock_must_be_held(heap);
@@ -123,50 +141,61 @@ static void wait_for_all_freed(struct pool *pool, struct context *context)
     epoch_wait_when_short(pool, context, stamp, 0);
     if (thread_state.waited_ns != waited_before)
         count_wait(heap);
+    return epoch_fence_for(&context->epochs, stamp, true) ? stamp : epoch_clean(&context->epochs);
 }
 
-static bool nothing_is_pending(const struct context *context)
+static bool all_is_waited_for(const struct context *context, uint64_t waited)
 {
-    return epoch_newest_pending(context) <= epoch_clean(&context->epochs);
+    return epoch_newest_pending(context) <= larger_of(waited, epoch_clean(&context->epochs));
 }
 
-void heap_begin_driver_free(struct pool *pool, struct context *context)
+void heap_begin_driver_free(struct pool *pool, struct context *context, struct driver_free *own)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     heap_lock(heap);
     bool others = (heap->caches.count > 1 || heap->uses_in_a_row < HEAP_USES_ALONE) &&
                   !fence_is_out_of_the_question(pool, context);
-    if (others)
-        wait_for_all_freed(pool, context);
-    let_frees_wait(heap);
-    for (int looks = 1; others && looks < DRIVER_FREE_LOOKS && !nothing_is_pending(context);
+    uint64_t waited = others ? wait_for_all_freed(pool, context) : 0;
+    let_frees_wait(heap, own);
+    for (int looks = 1; others && looks < DRIVER_FREE_LOOKS && !all_is_waited_for(context, waited);
          looks++) {
-        let_frees_wait_no_more(heap);
-        wait_for_all_freed(pool, context);
-        let_frees_wait(heap);
+        let_frees_wait_no_more(heap, own);
+        waited = wait_for_all_freed(pool, context);
+        let_frees_wait(heap, own);
     }
-    if (others && !nothing_is_pending(context))
+    if (others && !all_is_waited_for(context, waited))
         wait_for_all_freed(pool, context);
     heap_unlock(heap);
 }
 
-void heap_end_driver_free(struct context *context)
+void heap_end_driver_free(struct context *context, const struct driver_free *own)
 {
     struct heap *heap = heap_of(context);
     heap_lock(heap);
-    let_frees_wait_no_more(heap);
+    let_frees_wait_no_more(heap, own);
     heap_unlock(heap);
 }
 
-void heap_wait_for_driver_frees(struct context *context, uint64_t stamp)
+void heap_wait_for_driver_frees(struct context *context, uint64_t number, uint64_t stamp)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct heap *heap = heap_of(context);
     uint64_t started = monotonic_now();
-    while (heap_is_beside_driver_frees(heap) && epoch_clean(&context->epochs) < stamp)
+    if (epoch_clean(&context->epochs) >= stamp)
+        return;
+    while (heap_is_behind_driver_frees(heap, number) && epoch_clean(&context->epochs) < stamp)
         patient_nap(started);
+    thread_state.waited_ns += monotonic_now() - started;
     count_wait(heap);
+}
+
+static void free_pending_beside_others(struct pool *pool, struct context *context)
+{
+    struct driver_free own;
+    heap_begin_driver_free(pool, context, &own);
+    heap_free_pending(pool, context);
+    heap_end_driver_free(context, &own);
 }
 
 /* Waits as the plain free does, until a request would not miss what is pending. If only other
@@ -192,7 +221,7 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
                           policy_pending_is_missed(context, room);
     heap_unlock(heap);
     if (kept_by_others)
-        heap_free_pending(pool, context);
+        free_pending_beside_others(pool, context);
 }
 
 void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now)

@@ -33,24 +33,25 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
  * the driver's own lock held, and another thread may need that to allocate while it holds a lock of
  * the program's for which some of that work waits. Without the pool, that thread's free would have
  * waited for the work before it took the lock. So begin waits, for as long as it takes and without
- * a lock, until nothing that was freed is pending. From then until the end is told, frees of the
- * heap wait for that end (heap_wait_for_driver_frees), as they would have waited for the driver's
- * lock. Where other threads free so often that something is pending each time that it looks, theirs
- * wait from the DRIVER_FREE_LOOKS-th look on. */
+ * a lock, until nothing that was freed is behind the context's work. From then until the end is
+ * told, frees of the heap wait for that end (heap_wait_for_driver_frees), as they would have waited
+ * for the driver's lock. Where other threads free so often that something is pending each time that
+ * it looks, theirs wait from the DRIVER_FREE_LOOKS-th look on. */
 #define DRIVER_FREE_LOOKS 8
-void heap_begin_driver_free(struct pool *pool, struct context *context);
-void heap_end_driver_free(struct context *context);
+void heap_begin_driver_free(struct pool *pool, struct context *context, struct driver_free *own);
+void heap_end_driver_free(struct context *context, const struct driver_free *own);
 
-/* Whether the driver frees, or is about to. No lock needed after a free: the bit is set by a thread
- * that then waits for what has been freed before. */
-static inline bool heap_is_beside_driver_frees(const struct heap *heap)
+/* Whether one of the first so many frees of the driver's goes on, or is about to. No lock needed.
+ * number: heap->driver_frees_begun when something was freed. It does not wait for those that come
+ * after it: there may always be one, and they wait for what it has freed. */
+static inline bool heap_is_behind_driver_frees(const struct heap *heap, uint64_t number)
 {
-    return atomic_load_explicit(&heap->closed, memory_order_relaxed) & CLOSED_DRIVER_FREES;
+    uint64_t oldest = counter_get(&heap->oldest_driver_free);
+    return oldest && oldest <= number;
 }
 
-/* No lock held. After a free that was stamped so, until the driver frees no more, or the stamp is
- * clean. */
-void heap_wait_for_driver_frees(struct context *context, uint64_t stamp);
+/* No lock held. After a free that was stamped so, until these are over, or the stamp is clean. */
+void heap_wait_for_driver_frees(struct context *context, uint64_t number, uint64_t stamp);
 
 /* No lock held. Waits as the plain free does, until what is pending can be done without. now:
  * nanoseconds of the monotonic clock. */

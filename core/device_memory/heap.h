@@ -60,6 +60,12 @@ enum closed {
     CLOSED_DRIVER_FREES = 128, /* the driver frees, or is about to: see heap->driver_frees */
 };
 
+/* A free of the driver's that is going on. Its thread's, with the heap lock held. */
+struct driver_free {
+    uint64_t number; /* counted from 1 */
+    struct driver_free *next;
+};
+
 /* The caches of the heap's threads, see thread_cache.h. Written with the heap lock held. */
 struct thread_caches {
     _Atomic(struct thread_cache *) all;   /* every one ever made: only added to, and walked with the
@@ -133,8 +139,10 @@ struct heap {
     bool ending;                /* the context is being ended: its blocks are not handed out */
     bool ending_or_finest;      /* one of these two, which is what an allocation looks at */
     bool bucket_may_exceed_cap; /* some bucket may have more free blocks than blocks_per_bucket */
-    unsigned driver_frees;     /* threads in the driver's free, or about to be: other frees wait for
-                                  them (heap_begin_driver_free) */
+    struct driver_free *driver_frees; /* in the driver, or about to be, by ascending number: frees
+                                         that come then wait for them (heap_begin_driver_free) */
+    uint64_t driver_frees_begun;      /* the newest one's number, or of the last that there was */
+    counter oldest_driver_free;       /* the oldest one's number; 0: there is none */
     bool caches_hold_no_large; /* blocks of KEEP_LARGE_BYTES and more, since they may not be worth
                                   keeping: a trial goes on, or may begin soon (keep.h) */
 

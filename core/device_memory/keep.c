@@ -24,11 +24,11 @@ void keep_begin_trial(struct keep *keep)
     forget_ghosts(keep);
 }
 
-static void end_trial(struct keep *keep)
+static void end_trial(struct keep *keep, bool is_short)
 {
     keep->unused_returns = 0;
     /* Ghosts stay for the next trial: what they stand for would still be there. */
-    if (2 * keep->ghost_hits >= keep->trial_frees)
+    if (2 * keep->ghost_hits >= keep->trial_frees || !is_short)
         return;
     keep->trial_frees = next_trial(keep);
     keep->frees_left = keep->trial_frees;
@@ -64,13 +64,14 @@ static bool take_ghost(struct keep *keep, struct ghosts *ghosts, uint64_t bytes)
     return true;
 }
 
-bool keep_free_is_the_drivers(struct keep *keep, struct ghosts *ghosts, uint64_t bytes)
+bool keep_free_is_the_drivers(struct keep *keep, struct ghosts *ghosts, uint64_t bytes,
+                              bool is_short)
 {
     if (!keep_is_on_trial(keep) || bytes < KEEP_LARGE_BYTES)
         return false;
     add_ghost(keep, ghosts, bytes);
     if (--keep->frees_left == 0)
-        end_trial(keep);
+        end_trial(keep, is_short);
     return true;
 }
 

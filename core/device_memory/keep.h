@@ -11,9 +11,10 @@
  *   left, giving back an unused block costs less than the driver's free, which waits.
  * - On trial, a freed block leaves a ghost in its bucket, for as long as it could have been kept.
  * An allocation that finds one would have been a hit. After so many frees the heap keeps blocks
- * again if at least every second of them would have been worth it, else the next trial is twice as
- * long. (Ghost entries as in the adaptive replacement cache of Megiddo and Modha, 2003: a list of
- * what was evicted lately tells what a larger cache would have been worth.)
+ * again if at least every second of them would have been worth it, or memory is not short any more;
+ * else the next trial is twice as long. (Ghost entries as in the adaptive replacement cache of
+ * Megiddo and Modha, 2003: a list of what was evicted lately tells what a larger cache would have
+ * been worth.)
  *
  * The heap lock guards all of it; every function is called with it held.
  */
@@ -60,8 +61,10 @@ void keep_note_unused(struct keep *keep, uint64_t bytes);
 /* A kept block was handed out, while keep->unused_returns was not 0. */
 void keep_note_hit(struct keep *keep, uint64_t bytes);
 
-/* Whether the driver is to free this block, whose bucket has these ghosts. */
-bool keep_free_is_the_drivers(struct keep *keep, struct ghosts *ghosts, uint64_t bytes);
+/* Whether the driver is to free this block, whose bucket has these ghosts. is_short: memory is, so
+ * that another trial may follow. */
+bool keep_free_is_the_drivers(struct keep *keep, struct ghosts *ghosts, uint64_t bytes,
+                              bool is_short);
 
 /* The driver was asked for a block of this bucket. room: bytes that could be kept. */
 void keep_note_miss(struct keep *keep, struct ghosts *ghosts, uint64_t bytes, uint64_t room);

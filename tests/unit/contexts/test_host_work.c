@@ -2,6 +2,7 @@
  * Work that ends only if the host acts: what allocations wait for beside it, and frees.
  */
 #include "core/base/clock.h"
+#include "core/device_memory/free_fence.h"
 #include "core/device_memory/policies.h"
 #include "pool_fixture.h"
 
@@ -573,10 +574,15 @@ Test(host_work, what_others_free_meanwhile_is_waited_for_before_the_driver_frees
     cr_assert_eq(pending, 0);
 }
 
+static void let_others_wait(void)
+{
+    nanosleep(&(struct timespec){0, 30000000}, NULL);
+}
+
 static void begin_another_free(void *block)
 {
     send(&another, free_another, block);
-    nanosleep(&(struct timespec){0, 30000000}, NULL);
+    let_others_wait();
     atomic_store(&it_had_freed_too_early, atomic_load(&other_has_freed));
 }
 
@@ -592,6 +598,75 @@ Test(host_work, while_the_driver_frees_other_frees_wait)
     cr_assert(atomic_load(&other_has_freed));
     cr_assert_not(atomic_load(&it_had_freed_too_early));
     cr_assert_eq(pending_bytes(), MIB);
+}
+
+/* The driver's free does not wait for that work, and there is nothing new to look for. */
+Test(host_work, before_the_driver_frees_other_contexts_work_is_not_waited_for_again_and_again)
+{
+    static size_t bytes = MIB;
+    start();
+    CUcontext other = another_context(0);
+    fake_set_current(context);
+    CUdeviceptr shared = allocate(MIB);
+    pool_share(pool, shared);
+    fake_launch(other);
+    in_another_thread(allocate_and_free_one, &bytes);
+    uint64_t before = epoch_current(epochs());
+    release(shared);
+    cr_assert_eq(epoch_current(epochs()), before + 1);
+    cr_assert_eq(pending_bytes(), MIB);
+}
+
+static struct driver_free first_free, next_free;
+
+/* As if another context's work kept what is pending so, or a capture had begun: the next one does
+ * not wait for it. */
+static void relieve_the_first(void)
+{
+    struct context *c = context_find(pool, context);
+    atomic_store(&c->unusable, true);
+    heap_begin_driver_free(pool, c, &next_free);
+    heap_end_driver_free(c, &first_free);
+    atomic_store(&c->unusable, false);
+}
+
+/* The driver would have served it in its turn: there may always be another one. */
+Test(host_work, a_free_does_not_wait_for_the_drivers_that_come_after_it)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    CUdeviceptr block = allocate(MIB);
+    heap_begin_driver_free(pool, c, &first_free);
+    send(&another, free_another, &block);
+    while (pending_bytes() == 0)
+        let_others_wait();
+    let_others_wait();
+    relieve_the_first();
+    for (int i = 0; i < 100 && !atomic_load(&other_has_freed); i++)
+        let_others_wait();
+    cr_assert(atomic_load(&other_has_freed));
+    heap_end_driver_free(c, &next_free);
+    wait_for(&another);
+    cr_assert_eq(counted().waits.frees, 1);
+    cr_assert_geq(counted().waits.nanoseconds, 20000000);
+}
+
+/* The driver's lock may be the next one's first. */
+Test(host_work, but_for_all_that_came_before_it_whichever_ends_first)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    CUdeviceptr block = allocate(MIB);
+    heap_begin_driver_free(pool, c, &first_free);
+    heap_begin_driver_free(pool, c, &next_free);
+    send(&another, free_another, &block);
+    while (pending_bytes() == 0)
+        let_others_wait();
+    heap_end_driver_free(c, &next_free);
+    let_others_wait();
+    cr_assert_not(atomic_load(&other_has_freed));
+    heap_end_driver_free(c, &first_free);
+    wait_for(&another);
 }
 
 Test(host_work, a_free_that_waits_is_counted_with_its_time)
@@ -642,6 +717,27 @@ Test(host_work, what_other_contexts_keep_pending_goes_to_the_driver_where_memory
     release(block);
     cr_assert_not(fake_is_allocated(block));
     cr_assert_eq(pending_bytes(), 0);
+}
+
+static void note_whether_frees_wait(void *wait)
+{
+    *(bool *)wait = atomic_load(&heap()->closed) & CLOSED_DRIVER_FREES;
+}
+
+/* The driver waits for this context's work there, too, and has its lock. */
+Test(host_work, and_other_frees_wait_meanwhile)
+{
+    bool wait = false;
+    set_up_on(16 * GIB);
+    start();
+    fake_launch(another_context(0));
+    fake_set_current(context);
+    CUdeviceptr block = allocate(7 * GIB);
+    fake_during(FAKE_MEM_FREE, note_whether_frees_wait, &wait);
+    release(block);
+    cr_assert_not(fake_is_allocated(block));
+    cr_assert(wait);
+    cr_assert_not(atomic_load(&heap()->closed) & CLOSED_DRIVER_FREES);
 }
 
 Test(host_work, a_large_request_that_would_not_fit_with_it_either_makes_no_free_wait)

@@ -11,7 +11,7 @@ static struct ghosts ghosts, others;
 static void free_and_miss(unsigned frees, unsigned misses)
 {
     for (unsigned i = 0; i < frees; i++) {
-        cr_assert(keep_free_is_the_drivers(&keep, &ghosts, large));
+        cr_assert(keep_free_is_the_drivers(&keep, &ghosts, large, true));
         if (i < misses)
             keep_note_miss(&keep, &ghosts, large, UINT64_MAX);
     }
@@ -19,14 +19,14 @@ static void free_and_miss(unsigned frees, unsigned misses)
 
 Test(keep, blocks_are_kept_from_the_start)
 {
-    cr_assert_not(keep_free_is_the_drivers(&keep, &ghosts, large));
+    cr_assert_not(keep_free_is_the_drivers(&keep, &ghosts, large, true));
 }
 
 Test(keep, on_trial_the_driver_frees_large_blocks_only)
 {
     keep_begin_trial(&keep);
-    cr_assert_not(keep_free_is_the_drivers(&keep, &ghosts, large - 1));
-    cr_assert(keep_free_is_the_drivers(&keep, &ghosts, large));
+    cr_assert_not(keep_free_is_the_drivers(&keep, &ghosts, large - 1, true));
+    cr_assert(keep_free_is_the_drivers(&keep, &ghosts, large, true));
 }
 
 Test(keep, blocks_kept_in_vain_begin_a_trial)
@@ -86,7 +86,7 @@ Test(keep, ghosts_of_one_trial_count_in_the_next)
 Test(keep, a_miss_takes_one_ghost_of_its_own_bucket)
 {
     keep_begin_trial(&keep);
-    keep_free_is_the_drivers(&keep, &ghosts, large);
+    keep_free_is_the_drivers(&keep, &ghosts, large, true);
     keep_note_miss(&keep, &others, large, UINT64_MAX);
     cr_assert_eq(keep.ghost_hits, 0);
     keep_note_miss(&keep, &ghosts, large, UINT64_MAX);
@@ -99,7 +99,7 @@ Test(keep, ghosts_go_when_there_would_be_no_room_for_what_they_stand_for)
 {
     keep_begin_trial(&keep);
     for (unsigned i = 0; i < 4; i++)
-        keep_free_is_the_drivers(&keep, &ghosts, large);
+        keep_free_is_the_drivers(&keep, &ghosts, large, true);
     keep_note_miss(&keep, &others, large, 4 * large);
     keep_note_miss(&keep, &ghosts, large, 4 * large);
     cr_assert_eq(keep.ghost_hits, 1);
@@ -111,7 +111,7 @@ Test(keep, ghosts_go_when_there_would_be_no_room_for_what_they_stand_for)
 Test(keep, after_a_reset_nothing_is_left)
 {
     keep_begin_trial(&keep);
-    keep_free_is_the_drivers(&keep, &ghosts, large);
+    keep_free_is_the_drivers(&keep, &ghosts, large, true);
     keep_reset(&keep);
     cr_assert_not(keep_is_on_trial(&keep));
     keep_begin_trial(&keep);

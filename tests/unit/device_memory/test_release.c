@@ -1150,6 +1150,19 @@ Test(release, on_a_nearly_full_device_sizes_that_come_back_are_kept_after_a_tria
     cr_assert_eq(pending_bytes(), 2 * MIB);
 }
 
+Test(release, once_memory_is_left_a_trial_is_not_followed_by_another)
+{
+    start_with_budget(128 * MIB);
+    fill_the_device();
+    release(allocate(2 * MIB));
+    cr_assert(keep_is_on_trial(keep_of_heap()));
+    keep_of_heap()->frees_left = 1;
+    CUdeviceptr block = allocate(3 * MIB);
+    device_set_short(context_find(pool, context)->device, false);
+    release(block);
+    cr_assert_not(keep_is_on_trial(keep_of_heap()));
+}
+
 Test(release, on_a_nearly_full_device_other_sizes_each_time_are_never_kept)
 {
     start_without_reserve();
