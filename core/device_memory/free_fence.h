@@ -37,7 +37,7 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
  * told, frees of the heap wait for that end (heap_wait_for_driver_frees), as they would have waited
  * for the driver's lock. Where other threads free so often that something is pending each time that
  * it looks, theirs wait from the DRIVER_FREE_LOOKS-th look on. */
-#define DRIVER_FREE_LOOKS 8
+#define DRIVER_FREE_LOOKS 2
 void heap_begin_driver_free(struct pool *pool, struct context *context, struct driver_free *own);
 void heap_end_driver_free(struct context *context, const struct driver_free *own);
 
