@@ -282,6 +282,7 @@ void memory_outlives_the_context_of_its_stream(void)
     SUCCEEDS(cuCtxDestroy_v2(context));
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
     SUCCEEDS(cuMemsetD8_v2(first, 1, 64 * MIB));
+    SUCCEEDS(cuCtxSynchronize()); /* the plain free of such memory does not wait */
     SUCCEEDS(cuMemFree_v2(first));
     EXPECT(cuMemFree_v2(first), CUDA_ERROR_INVALID_VALUE);
     SUCCEEDS(cuMemFreeAsync(second, gpu.a));
