@@ -51,6 +51,9 @@ static bool made_device(struct pool *pool, struct device *device)
     struct stream_device *made = stream_device(device);
     bucket_settings_resolve(&settings->buckets, device->total_bytes, &made->classes);
     made->cached_cap = byte_size_resolve(&settings->caps.cached, device->total_bytes);
+    /* What is spare in segments serves all sizes. */
+    if (settings->buckets.policy != BUCKETS_SPLIT)
+        made->reserve_floor = byte_size_resolve(&settings->reserve_floor, device->total_bytes);
     made->counters = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
     return made->counters;
 }

@@ -213,10 +213,8 @@ static uint64_t bound_on_reserve(const struct pool *pool, const struct device *d
                      device->growth_budget;
     uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
     uint64_t needed = THRESHOLD_PEAKS * peak + THRESHOLD_BUDGETS * device->growth_budget;
-    bool is_short = atomic_load_explicit(&device->is_short, memory_order_relaxed);
-    if (kept > needed)
-        kept = needed;
-    return kept > bound && !is_short ? kept : bound;
+    uint64_t more = larger_of(smaller_of(kept, needed), stream_device(device)->reserve_floor);
+    return device_is_short(device) ? bound : larger_of(bound, more);
 }
 
 bool stream_reserve_has_room(struct pool *pool, const struct context *context,

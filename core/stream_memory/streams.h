@@ -117,7 +117,8 @@ static inline struct streams *streams_of(const struct pool *pool)
 /* Of a device. Atomics are relaxed where they say nothing else: they order nothing. */
 struct stream_device {
     struct size_classes classes;
-    uint64_t cached_cap; /* bytes */
+    uint64_t cached_cap;    /* bytes */
+    uint64_t reserve_floor; /* bytes; 0 where blocks are cut out of larger ones */
     _Atomic(struct mempool *)
         mempool; /* the current one; NULL: to be asked for. See mempool_list.c */
     _Atomic(CUmemoryPool) default_mempool;     /* NULL: to be asked for */

@@ -67,6 +67,34 @@ Test(stream_release, the_reserve_keeps_its_ratio)
     cr_assert_eq(fake_bytes_used(0), 16 * MIB);
 }
 
+static void stay_below_the_floor(void)
+{
+    settings.device.growth_budget.bytes = 0;
+    settings.stream_ordered.caps.reserve_ratio = 1.0;
+    settings.stream_ordered.reserve_floor.bytes = 24 * MIB;
+    settings.stream_ordered.driver_release_threshold.bytes = 0;
+    start_streams();
+    fill_stream(one, 8, MIB);
+    synchronise_stream(one);
+}
+
+Test(stream_release, below_the_floor_the_ratio_sends_nothing_back)
+{
+    stay_below_the_floor();
+    take_on(one, 16 * MIB);
+    cr_assert_eq(bytes_of(one).cached, 8 * MIB);
+    take_on(one, 2 * MIB);
+    cr_assert_leq(fake_bytes_used(0), 24 * MIB);
+}
+
+Test(stream_release, where_memory_is_short_there_is_no_floor)
+{
+    stay_below_the_floor();
+    device_set_short(context_find(pool, context)->device, true);
+    take_on(one, 16 * MIB);
+    cr_assert_eq(bytes_of(one).cached, 0);
+}
+
 static void keep_to_the_peak(void)
 {
     settings.device.growth_budget.bytes = 0;
