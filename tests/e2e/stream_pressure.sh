@@ -31,7 +31,7 @@ for case in the_limit_is_told_at_once at_the_limit_behind_another_streams_free; 
 done
 
 settings=$work/settings.json
-printf '{"version": 1, "stream_ordered": {"driver_release_threshold": null}}\n' >"$settings"
+printf '{"version": 1, "stream_ordered": {"driver_release_threshold": null, "reserve_floor": 0}}\n' >"$settings"
 for case in sizes_come_and_go sizes_come_and_go_on_a_blocking_stream \
     sizes_come_and_go_on_the_legacy_stream sizes_come_and_go_unwaited threads_come_and_go \
     many_streams_once_each; do
