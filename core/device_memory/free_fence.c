@@ -106,12 +106,15 @@ static void let_frees_wait(struct heap *heap, struct driver_free *own)
     thread_caches_wait(heap);
 }
 
+/* Also where they do not wait any more. */
 static void let_frees_wait_no_more(struct heap *heap, const struct driver_free *own)
 {
     heap_lock_must_be_held(heap);
     struct driver_free **link = &heap->driver_frees;
-    while (*link != own)
+    while (*link && *link != own)
         link = &(*link)->next;
+    if (!*link)
+        return;
     *link = own->next;
     update_driver_frees(heap);
 }
@@ -158,14 +161,13 @@ void heap_begin_driver_free(struct pool *pool, struct context *context, struct d
                   !fence_is_out_of_the_question(pool, context);
     uint64_t waited = others ? wait_for_all_freed(pool, context) : 0;
     let_frees_wait(heap, own);
-    for (int looks = 1; others && looks < DRIVER_FREE_LOOKS && !all_is_waited_for(context, waited);
-         looks++) {
+    for (int looks = 1; others && !all_is_waited_for(context, waited); looks++) {
         let_frees_wait_no_more(heap, own);
+        if (looks == DRIVER_FREE_LOOKS)
+            break;
         waited = wait_for_all_freed(pool, context);
         let_frees_wait(heap, own);
     }
-    if (others && !all_is_waited_for(context, waited))
-        wait_for_all_freed(pool, context);
     heap_unlock(heap);
 }
 

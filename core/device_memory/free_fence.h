@@ -35,9 +35,10 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
  * waited for the work before it took the lock. So begin waits, for as long as it takes and without
  * a lock, until nothing that was freed is behind the context's work. From then until the end is
  * told, frees of the heap wait for that end (heap_wait_for_driver_frees), as they would have waited
- * for the driver's lock. Where other threads free so often that something is pending each time that
- * it looks, theirs wait from the DRIVER_FREE_LOOKS-th look on. */
-#define DRIVER_FREE_LOOKS 2
+ * for the driver's lock. Not before: the work that is waited for may need a lock that is held by
+ * who frees. Where other threads free so often that something is pending at each of
+ * DRIVER_FREE_LOOKS looks, the driver frees without all that. */
+#define DRIVER_FREE_LOOKS 8
 void heap_begin_driver_free(struct pool *pool, struct context *context, struct driver_free *own);
 void heap_end_driver_free(struct context *context, const struct driver_free *own);
 
