@@ -106,11 +106,12 @@ void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_
     }
 }
 
-/* Its context's work has ended with it. */
+/* Its context's work has ended with it; but while it is not known whether the context ends, nothing
+ * has. */
 static bool is_over(struct pool *pool, const struct own_event *event)
 {
     if (!context_pin(event->context, event->generation))
-        return true;
+        return context_generation(event->context) != event->generation;
     CUresult result = CUDA_ERROR_NOT_READY;
     if (!event->event) {
         context_unpin(event->context);

@@ -149,6 +149,23 @@ Test(stream_parts, what_is_left_of_such_a_whole_is_not_taken_for_over)
     cr_assert_neq(own, 0);
 }
 
+/* It was cut and merged since: its last free came after that event. */
+Test(stream_parts, a_wait_for_the_event_of_an_earlier_free_is_not_enough)
+{
+    start_streams();
+    let_events_be_wanted(one, other, 12 * MIB);
+    CUdeviceptr whole = leave_pending(one, 12 * MIB);
+    cr_assert_not_null(stream_block_at(pool, whole)->event);
+    CUdeviceptr part = take_on(one, 11 * MIB);
+    cr_assert_eq(part, whole + SEGMENT_HEAD);
+    fake_stream_works(one);
+    free_on(one, part);
+    cr_assert_eq(bytes_of(one).pending, 12 * MIB);
+    fake_stream_refuse_memory(1);
+    cr_assert_neq(take_on(other, 12 * MIB), whole);
+    cr_assert_eq(counted_streams().hits.barrier, 0);
+}
+
 Test(stream_parts, the_largest_are_asked_for_alone)
 {
     start_streams();
@@ -486,6 +503,42 @@ Test(stream_parts, what_stays_where_a_context_seemed_to_end_is_still_pending)
     nothing_is_left();
 }
 
+/* Nothing orders the driver's plain free behind what its own stream still does with the rest. */
+Test(stream_parts, what_is_whole_as_a_context_ends_goes_back_behind_its_work)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    synchronise_stream(other);
+    fake_stream_works(one);
+    free_on(one, second);
+    cr_assert_eq(away(other), 1);
+    struct ending ending = pool_context_ending(pool, context);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+}
+
+Test(stream_parts, what_is_whole_where_the_pool_steps_aside_waits_until_it_is_over)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    synchronise_stream(other);
+    fake_stream_works(one);
+    free_on(one, second);
+    context_step_aside(context_record());
+    goes_home();
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_eq(fake_bytes_used(0), 20 * MIB);
+    synchronise_stream(one);
+    pool_trim(pool);
+    cr_assert_eq(fake_bytes_used(0), 0);
+}
+
 Test(stream_parts, a_segment_that_was_freed_behind_our_back_is_forgotten)
 {
     start_streams();
@@ -628,6 +681,26 @@ Test(stream_parts, beside_a_capture_it_waits_for_an_event_of_its_own)
     fake_stream_is_done(one);
     goes_home();
     cr_assert_eq(away(one), 0);
+    cr_assert_eq(take_on(one, 3 * MIB), first);
+    free_on(one, first);
+    free_on(one, second);
+    free_on(one, instead);
+    nothing_is_left();
+}
+
+/* The context goes on: it was not its end. */
+Test(stream_parts, what_waits_where_a_context_seems_to_end_is_not_over)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
+    struct ending ending = pool_context_ending(pool, context);
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_neq(instead, first);
+    fake_stream_is_done(one);
+    goes_home();
     cr_assert_eq(take_on(one, 3 * MIB), first);
     free_on(one, first);
     free_on(one, second);
