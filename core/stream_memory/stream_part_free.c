@@ -167,7 +167,9 @@ static struct own_event *record_apart(struct pool *pool, struct context *context
     struct own_event *event = calloc(1, sizeof *event);
     struct context *owner = context ? context : current;
     bool pushed = false;
-    if (!event || !owner || !context_pin(owner, context_generation(owner))) {
+    /* Not pinned: where the context only seems to end the free must not wait for its work, which
+     * may wait for the program; and in one that ends nobody calls. */
+    if (!event || !owner) {
         free(event);
         return NULL;
     }
@@ -181,7 +183,6 @@ static struct own_event *record_apart(struct pool *pool, struct context *context
     }
     relaxed_mode_end(driver, mode);
     leave_driver();
-    context_unpin(owner);
     if (event->event)
         return event;
     free(event);
@@ -244,6 +245,9 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
     if (result != CUDA_SUCCESS)
         return give_to_program(part, result);
     struct own_event *event = record_apart(pool, context, current, handle);
+    /* Of one that seems to end it is not told which it is. */
+    if (!event && context != part->context)
+        event = record_apart(pool, part->context, NULL, handle);
     if (!event)
         result = synchronise(pool, handle);
     if (result != CUDA_SUCCESS)

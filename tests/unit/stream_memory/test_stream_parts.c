@@ -730,6 +730,63 @@ Test(stream_parts, where_no_event_can_be_had_the_free_waits)
     free_on(one, second);
 }
 
+/* What it would wait for may need a lock that the program has. */
+Test(stream_parts, where_a_context_seems_to_end_the_free_does_not_wait)
+{
+    driver->cuStreamSynchronize = count_wait;
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    atomic_store(&context_record()->dying, true);
+    free_on(one, first);
+    cr_assert_eq(waits, 0);
+    cr_assert_eq(away(one), 1);
+    atomic_store(&context_record()->dying, false);
+    goes_home();
+    cr_assert_neq(take_on(one, 2 * MIB), first);
+    fake_stream_is_done(one);
+    goes_home();
+    cr_assert_eq(take_on(one, 2 * MIB), first);
+    free_on(one, second);
+}
+
+static CUresult (*usual_record)(CUevent, CUstream);
+
+static CUresult record_in_its_context(CUevent event, CUstream stream)
+{
+    CUcontext current = NULL;
+    driver->cuCtxGetCurrent(&current);
+    return current == context ? usual_record(event, stream) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult tell_context(CUstream stream, CUcontext *of_stream)
+{
+    (void)stream;
+    *of_stream = context;
+    return CUDA_SUCCESS;
+}
+
+/* That of the stream is looked for in vain. */
+Test(stream_parts, nor_does_it_where_that_is_not_the_current_one)
+{
+    usual_record = driver->cuEventRecord;
+    driver->cuEventRecord = record_in_its_context;
+    driver->cuStreamGetCtx = tell_context;
+    driver->cuStreamSynchronize = count_wait;
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    struct context *own = context_record();
+    fake_set_current(fake_context(1));
+    bool green;
+    context_current(pool, &green);
+    atomic_store(&own->dying, true);
+    free_on(one, first);
+    cr_assert_eq(waits, 0);
+    atomic_store(&own->dying, false);
+    cr_assert_eq(away(one), 1);
+}
+
 Test(stream_parts, a_library_that_goes_past_the_pool_cannot_free_it)
 {
     start_streams();
