@@ -235,6 +235,7 @@ void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part)
 {
     lock_must_be_held(&home->stream->lock);
     part->block.bucket = &home->unkept;
+    part->block.refused = false;
     atomic_store_explicit(&part->shelf, home, memory_order_relaxed);
     block_set_state(&part->block, BLOCK_LEAVING);
     count_spare(home, part->block.bytes);

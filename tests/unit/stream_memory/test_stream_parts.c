@@ -708,6 +708,43 @@ Test(stream_parts, what_waits_where_a_context_seems_to_end_is_not_over)
     nothing_is_left();
 }
 
+Test(stream_parts, what_waits_for_a_context_goes_back_behind_its_work_as_it_ends)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
+    free_on(one, second);
+    const struct segments_counters *counters = segments();
+    struct ending ending = pool_context_ending(pool, context);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(counter_get(&counters->count), 0);
+    cr_assert_eq(counter_get(&counters->spare_bytes), 0);
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+}
+
+/* Its event can still be asked. */
+Test(stream_parts, what_waited_for_a_context_that_ends_goes_home)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
+    fake_stream_is_done(one);
+    const struct stream *stream = stream_called(one);
+    const struct segments_counters *counters = segments();
+    cr_assert_eq(counter_get(&stream->away), 1);
+    struct ending ending = pool_context_ending(pool, context);
+    cr_assert_eq(counter_get(&stream->away), 0);
+    cr_assert_eq(counter_get(&counters->spare_bytes), 17 * MIB);
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+    cr_assert_neq(second, 0);
+}
+
 static unsigned waits;
 
 static CUresult count_wait(CUstream stream)
