@@ -539,6 +539,18 @@ Test(stream_parts, what_is_whole_where_the_pool_steps_aside_waits_until_it_is_ov
     cr_assert_eq(fake_bytes_used(0), 0);
 }
 
+Test(stream_parts, what_the_driver_refuses_as_a_context_seems_to_end_is_nobodys)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    fake_fail(FAKE_MEM_FREE_ASYNC, CUDA_ERROR_UNKNOWN, 1);
+    stream_ends_context(pool, context_record());
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_neq(take_on(one, 3 * MIB), first);
+}
+
 Test(stream_parts, a_segment_that_was_freed_behind_our_back_is_forgotten)
 {
     start_streams();
