@@ -252,7 +252,7 @@ static struct block *merge_segment(struct pool *pool, struct parts *parts, size_
     struct shelf *home = stream_part_home(part);
     if (home) {
         lock_take(&home->stream->lock, LOCK_STREAM);
-        if (stream_parts_may_merge_all(part)) {
+        if (stream_part_home(part) == home && stream_parts_may_merge_all(part)) {
             see_to_segment(parts, i, home, stream_parts_head(part));
             whole = stream_parts_merge_all(home, part);
             stream_block_is_detached(home->stream);

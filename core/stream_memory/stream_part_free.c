@@ -223,7 +223,8 @@ static CUresult ask_about_captures(struct pool *pool, const struct stream_block 
 {
     const struct driver *driver = pool->driver;
     CUdeviceptr address;
-    if (!program_captures(&pool->captures))
+    /* Of a pool that has ended the driver must not be asked. */
+    if (!program_captures(&pool->captures) || !mempool_is_open(part->mempool))
         return CUDA_SUCCESS;
     enter_driver();
     CUresult result =
@@ -245,8 +246,9 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
     if (result != CUDA_SUCCESS)
         return give_to_program(part, result);
     struct own_event *event = record_apart(pool, context, current, handle);
-    /* Of one that seems to end it is not told which it is. */
-    if (!event && context != part->context)
+    /* Of one that seems to end it is not told which it is; the driver takes a created stream for
+     * none of another context's. */
+    if (!event && context != part->context && stream_is_created(handle))
         event = record_apart(pool, part->context, NULL, handle);
     if (!event)
         result = synchronise(pool, handle);

@@ -677,6 +677,22 @@ Test(stream_parts, what_a_capture_forbids_is_left_to_the_program)
     nothing_is_left();
 }
 
+/* Its handle may be another one's. */
+Test(stream_parts, a_pool_that_has_ended_is_not_asked_whether_a_capture_minds)
+{
+    start_streams();
+    CUmemoryPool handle = fake_mempool(0);
+    pool_mempool_created(pool, handle, 0);
+    CUdeviceptr block = 0;
+    CUresult result;
+    cr_assert(pool_allocate_async(pool, &block, 3 * MIB, &handle, one, &result));
+    pool_mempool_destroying(pool, handle);
+    begin_capture(other);
+    driver->cuMemAllocFromPoolAsync = forbid;
+    cr_assert_eq(try_to_free_on(one, block), CUDA_SUCCESS);
+    end_capture(other);
+}
+
 /* Beside a capture nothing of the stream's order is told to the pool. */
 Test(stream_parts, beside_a_capture_it_waits_for_an_event_of_its_own)
 {
@@ -834,6 +850,18 @@ Test(stream_parts, nor_does_it_where_that_is_not_the_current_one)
     cr_assert_eq(waits, 0);
     atomic_store(&own->dying, false);
     cr_assert_eq(away(one), 1);
+}
+
+/* Each context's legacy stream is another one. */
+Test(stream_parts, where_no_event_can_be_had_none_of_another_legacy_stream_stands_for_it)
+{
+    driver->cuStreamSynchronize = count_wait;
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    fake_set_current(fake_context(1));
+    fake_stream_fail_records(1);
+    free_on(NULL, first);
+    cr_assert_eq(waits, 1);
 }
 
 Test(stream_parts, a_library_that_goes_past_the_pool_cannot_free_it)
