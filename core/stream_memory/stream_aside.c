@@ -106,23 +106,31 @@ void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_
     }
 }
 
-/* Its context's work has ended with it. */
-static bool is_over(struct pool *pool, const struct own_event *event)
+/* Its context's work has ended with it; but while it is not known whether the context ends, nothing
+ * has, and nobody asks but who ends it. */
+static bool is_over(struct pool *pool, const struct own_event *event, const struct context *ending)
 {
-    if (!context_pin(event->context, event->generation))
+    bool pinned = context_pin(event->context, event->generation);
+    if (!pinned && context_generation(event->context) != event->generation)
         return true;
     CUresult result = CUDA_ERROR_NOT_READY;
-    if (!event->event) {
-        context_unpin(event->context);
-        return false;
+    if (event->event && (pinned || event->context == ending)) {
+        enter_driver();
+        struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+        result = pool->driver->cuEventQuery(event->event);
+        relaxed_mode_end(pool->driver, mode);
+        leave_driver();
     }
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    result = pool->driver->cuEventQuery(event->event);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
-    context_unpin(event->context);
+    if (pinned)
+        context_unpin(event->context);
     return result == CUDA_SUCCESS;
+}
+
+static void end_to_wait(struct stream *stream, struct stream_block *part)
+{
+    lock_must_be_held(&stream->lock);
+    stream_parts_end_to_wait(shelf_of(part), part);
+    counter_subtract(&stream->away, 1);
 }
 
 static struct block *take_waiting(struct stream *stream)
@@ -130,20 +138,18 @@ static struct block *take_waiting(struct stream *stream)
     lock_must_be_held(&stream->lock);
     struct block *chain = stream->waiting;
     stream->waiting = NULL;
-    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next) {
-        stream_parts_end_to_wait(shelf_of(stream_block_of(b)), stream_block_of(b));
-        counter_subtract(&stream->away, 1);
-    }
+    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
+        end_to_wait(stream, stream_block_of(b));
     return chain;
 }
 
-static void look_at_waiting(struct pool *pool, struct block *chain)
+static void look_at_waiting(struct pool *pool, struct block *chain, const struct context *ending)
 {
     for (struct block *next; chain; chain = next) {
         struct stream_block *part = stream_block_of(chain);
         struct own_event *event = part->event;
         next = chain->links[LINK_HEAP].next;
-        if (is_over(pool, event)) {
+        if (is_over(pool, event, ending)) {
             own_events_destroy(pool, event);
             stream_aside_take_home(pool, part);
         } else {
@@ -191,14 +197,38 @@ static void take_pending_parts(struct stream *stream, const struct context *cont
     lock_give(&stream->lock);
 }
 
-static void put_back(struct stream_block *part)
+/* What waits there for the context alone. */
+static void take_waiting_parts(struct stream *stream, const struct context *context,
+                               struct parts *parts)
 {
-    struct shelf *shelf = shelf_of(part);
-    lock_take(&shelf->stream->lock, LOCK_STREAM);
-    part->block.refused = false;
-    shelf_attach(NULL, shelf, part);
-    lock_give(&shelf->stream->lock);
-    stream_block_has_a_place(shelf->stream);
+    lock_take(&stream->lock, LOCK_STREAM);
+    struct block **link = &stream->waiting;
+    while (stream->context == context && *link) {
+        struct stream_block *part = stream_block_of(*link);
+        if (part->event->context != context || !add(parts, part)) {
+            link = &part->block.links[LINK_HEAP].next;
+            continue;
+        }
+        *link = part->block.links[LINK_HEAP].next;
+        end_to_wait(stream, part);
+        part->block.refused = true;
+        stream_block_is_detached(stream);
+    }
+    lock_give(&stream->lock);
+}
+
+static void put_back(struct pool *pool, struct stream_block *part)
+{
+    struct stream *stream = shelf_of(part)->stream;
+    if (part->event) {
+        stream_aside_wait(pool, part, part->event);
+    } else {
+        lock_take(&stream->lock, LOCK_STREAM);
+        part->block.refused = false;
+        shelf_attach(NULL, shelf_of(part), part);
+        lock_give(&stream->lock);
+    }
+    stream_block_has_a_place(stream);
 }
 
 /* All parts of the same segment have been seen to, since their records end with it. */
@@ -210,17 +240,19 @@ static void see_to_segment(struct parts *parts, size_t from, const struct shelf 
         if (parts->list[i] && stream_part_home(parts->list[i]) == home &&
             stream_parts_head(parts->list[i]) == head) {
             stream_block_has_a_place(shelf_of(parts->list[i])->stream);
+            free(parts->list[i]->event); /* the driver's ends with its context */
             parts->list[i] = NULL;
         }
 }
 
-static struct block *merge_segment(struct parts *parts, size_t i, struct block *chain)
+static struct block *merge_segment(struct pool *pool, struct parts *parts, size_t i,
+                                   struct block *chain)
 {
     struct stream_block *part = parts->list[i], *whole = NULL;
     struct shelf *home = stream_part_home(part);
     if (home) {
         lock_take(&home->stream->lock, LOCK_STREAM);
-        if (stream_parts_may_merge_all(part)) {
+        if (stream_part_home(part) == home && stream_parts_may_merge_all(part)) {
             see_to_segment(parts, i, home, stream_parts_head(part));
             whole = stream_parts_merge_all(home, part);
             stream_block_is_detached(home->stream);
@@ -228,7 +260,7 @@ static struct block *merge_segment(struct parts *parts, size_t i, struct block *
         lock_give(&home->stream->lock);
     }
     if (!whole) {
-        put_back(part);
+        put_back(pool, part);
         return chain;
     }
     whole->block.links[LINK_HEAP].next = chain;
@@ -240,11 +272,13 @@ struct block *stream_aside_collect(struct pool *pool, struct context *context)
     struct streams *streams = streams_of(pool);
     struct parts parts = {0, 0, NULL};
     struct block *chain = NULL;
-    for (unsigned i = 0; i < stream_count(streams); i++)
+    for (unsigned i = 0; i < stream_count(streams); i++) {
         take_pending_parts(stream_at(streams, i), context, &parts);
+        take_waiting_parts(stream_at(streams, i), context, &parts);
+    }
     for (size_t i = 0; i < parts.count; i++)
         if (parts.list[i])
-            chain = merge_segment(&parts, i, chain);
+            chain = merge_segment(pool, &parts, i, chain);
     free(parts.list);
     return chain;
 }
@@ -306,7 +340,7 @@ static void go_home_from(struct pool *pool, struct stream *stream, const struct 
         next = clean->links[LINK_HEAP].next;
         stream_aside_take_home(pool, stream_block_of(clean));
     }
-    look_at_waiting(pool, waiting);
+    look_at_waiting(pool, waiting, ending);
     if (pinned)
         context_unpin(pinned);
 }

@@ -40,8 +40,9 @@ void stream_aside_take_home(struct pool *pool, struct stream_block *part);
 void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_event *event);
 
 /* The context is about to end, and kept from others: the segments of its streams of which nothing
- * is live, though what is pending there may not be over. Chained through links[LINK_HEAP].next, and
- * away from their streams, for the driver to have them behind all of the context's work. */
+ * is live, though what is pending there, or waits for its work, may not be over. Chained through
+ * links[LINK_HEAP].next, and away from their streams, for the driver to have them behind all of the
+ * context's work. */
 struct block *stream_aside_collect(struct pool *pool, struct context *context);
 
 /* A segment that must not stay, MERGED_LEAVES, goes to the driver: in the stream's order, or (NULL)

@@ -122,7 +122,8 @@ static void release_all(struct pool *pool, struct context *context, const struct
     if (!mempool)
         stream_aside_go_home(pool, context->device, context);
     stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
-    if (!stream_settle_is_pending_in(pool, context))
+    bool waits = !mempool && stream_aside_has_any(streams_of(pool), context->device);
+    if (!waits && !stream_settle_is_pending_in(pool, context))
         return;
     enter_driver();
     bool recorded = stream_settle_record_context(pool, context, &after.event);

@@ -167,7 +167,9 @@ static struct own_event *record_apart(struct pool *pool, struct context *context
     struct own_event *event = calloc(1, sizeof *event);
     struct context *owner = context ? context : current;
     bool pushed = false;
-    if (!event || !owner || !context_pin(owner, context_generation(owner))) {
+    /* Not pinned: where the context only seems to end the free must not wait for its work, which
+     * may wait for the program; and in one that ends nobody calls. */
+    if (!event || !owner) {
         free(event);
         return NULL;
     }
@@ -181,7 +183,6 @@ static struct own_event *record_apart(struct pool *pool, struct context *context
     }
     relaxed_mode_end(driver, mode);
     leave_driver();
-    context_unpin(owner);
     if (event->event)
         return event;
     free(event);
@@ -222,7 +223,8 @@ static CUresult ask_about_captures(struct pool *pool, const struct stream_block 
 {
     const struct driver *driver = pool->driver;
     CUdeviceptr address;
-    if (!program_captures(&pool->captures))
+    /* Of a pool that has ended the driver must not be asked. */
+    if (!program_captures(&pool->captures) || !mempool_is_open(part->mempool))
         return CUDA_SUCCESS;
     enter_driver();
     CUresult result =
@@ -244,6 +246,10 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
     if (result != CUDA_SUCCESS)
         return give_to_program(part, result);
     struct own_event *event = record_apart(pool, context, current, handle);
+    /* Of one that seems to end it is not told which it is; the driver takes a created stream for
+     * none of another context's. */
+    if (!event && context != part->context && stream_is_created(handle))
+        event = record_apart(pool, part->context, NULL, handle);
     if (!event)
         result = synchronise(pool, handle);
     if (result != CUDA_SUCCESS)

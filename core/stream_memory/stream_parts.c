@@ -122,17 +122,19 @@ static bool context_lives(const struct stream_block *block)
 }
 
 /* Whether a whole block must not stay on the shelf: nobody would give it back; or its memory pool
- * is about to end, and the caller can have it freed right now. */
+ * or its context is about to end, or not served any more, and the caller can have it freed right
+ * now. Else that waits until it is over. */
 static bool must_leave(const struct shelf *shelf, const struct stream_block *whole, bool in_order)
 {
     const struct stream *stream = shelf->stream;
     lock_must_be_held(&stream->lock);
-    bool stays = whole->context == stream->context &&
-                 whole->context_generation == stream->generation && context_lives(whole) &&
-                 shelf_is_usable(stream->context);
-    bool may = in_order || !context_lives(whole) ||
-               counter_get(&whole->block.epoch) <= stream_done(stream);
-    return !stays || (may && atomic_load_explicit(&shelf->mempool->closed, memory_order_relaxed));
+    bool lives = context_lives(whole);
+    bool can_stay = whole->context == stream->context &&
+                    whole->context_generation == stream->generation && lives;
+    bool may_leave = in_order || !lives || counter_get(&whole->block.epoch) <= stream_done(stream);
+    bool is_wanted = shelf_is_usable(stream->context) &&
+                     !atomic_load_explicit(&shelf->mempool->closed, memory_order_relaxed);
+    return !can_stay || (may_leave && !is_wanted);
 }
 
 /* All of the segment is spare, and in no tree. Its bucket is there since it was cut. */
@@ -144,6 +146,8 @@ static enum merged become_whole(struct shelf *home, struct stream_block *whole, 
     count_no_longer_spare(home, whole->block.bytes);
     whole->block.bucket = bucket_set_find(&home->buckets, whole->block.bytes);
     atomic_store_explicit(&whole->home, NULL, memory_order_relaxed);
+    /* One that it had before it was cut tells nothing of the parts' frees. */
+    whole->event = NULL;
     if (leaves || !whole->block.bucket || must_leave(home, whole, in_order)) {
         if (!whole->block.bucket)
             whole->block.bucket = &home->unkept;
@@ -231,6 +235,7 @@ void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part)
 {
     lock_must_be_held(&home->stream->lock);
     part->block.bucket = &home->unkept;
+    part->block.refused = false;
     atomic_store_explicit(&part->shelf, home, memory_order_relaxed);
     block_set_state(&part->block, BLOCK_LEAVING);
     count_spare(home, part->block.bytes);

@@ -173,6 +173,9 @@ void stream_release_chain(struct pool *pool, struct context *context, struct blo
         return;
     uint64_t started = monotonic_now();
     hand_over(pool, context, chain, after, RELEASE_IN_ALLOCATION);
+    /* What the driver refuses is forgotten: no stamp tells when it is over. */
+    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
+        b->refused = false;
     settle_chain(pool, chain, reason, (monotonic_now() - started) / count_blocks(chain));
 }
 

@@ -40,7 +40,8 @@ uint64_t stream_release_in(struct pool *pool, struct context *context, struct ch
 uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
                           const struct own_event *after, enum release_place place);
 
-/* The same of these blocks, chained and away like those of a choice; NULL: of none. */
+/* The same of these blocks, chained and away like those of a choice; NULL: of none. None of them
+ * comes back: of what it was used for other streams may know alone. */
 void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
                           enum eviction reason, const struct own_event *after);
 

@@ -149,6 +149,23 @@ Test(stream_parts, what_is_left_of_such_a_whole_is_not_taken_for_over)
     cr_assert_neq(own, 0);
 }
 
+/* It was cut and merged since: its last free came after that event. */
+Test(stream_parts, a_wait_for_the_event_of_an_earlier_free_is_not_enough)
+{
+    start_streams();
+    let_events_be_wanted(one, other, 12 * MIB);
+    CUdeviceptr whole = leave_pending(one, 12 * MIB);
+    cr_assert_not_null(stream_block_at(pool, whole)->event);
+    CUdeviceptr part = take_on(one, 11 * MIB);
+    cr_assert_eq(part, whole + SEGMENT_HEAD);
+    fake_stream_works(one);
+    free_on(one, part);
+    cr_assert_eq(bytes_of(one).pending, 12 * MIB);
+    fake_stream_refuse_memory(1);
+    cr_assert_neq(take_on(other, 12 * MIB), whole);
+    cr_assert_eq(counted_streams().hits.barrier, 0);
+}
+
 Test(stream_parts, the_largest_are_asked_for_alone)
 {
     start_streams();
@@ -486,6 +503,54 @@ Test(stream_parts, what_stays_where_a_context_seemed_to_end_is_still_pending)
     nothing_is_left();
 }
 
+/* Nothing orders the driver's plain free behind what its own stream still does with the rest. */
+Test(stream_parts, what_is_whole_as_a_context_ends_goes_back_behind_its_work)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    synchronise_stream(other);
+    fake_stream_works(one);
+    free_on(one, second);
+    cr_assert_eq(away(other), 1);
+    struct ending ending = pool_context_ending(pool, context);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+}
+
+Test(stream_parts, what_is_whole_where_the_pool_steps_aside_waits_until_it_is_over)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    synchronise_stream(other);
+    fake_stream_works(one);
+    free_on(one, second);
+    context_step_aside(context_record());
+    goes_home();
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_eq(fake_bytes_used(0), 20 * MIB);
+    synchronise_stream(one);
+    pool_trim(pool);
+    cr_assert_eq(fake_bytes_used(0), 0);
+}
+
+Test(stream_parts, what_the_driver_refuses_as_a_context_seems_to_end_is_nobodys)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    fake_fail(FAKE_MEM_FREE_ASYNC, CUDA_ERROR_UNKNOWN, 1);
+    stream_ends_context(pool, context_record());
+    cr_assert_eq(segment_count(), 0);
+    cr_assert_neq(take_on(one, 3 * MIB), first);
+}
+
 Test(stream_parts, a_segment_that_was_freed_behind_our_back_is_forgotten)
 {
     start_streams();
@@ -612,6 +677,22 @@ Test(stream_parts, what_a_capture_forbids_is_left_to_the_program)
     nothing_is_left();
 }
 
+/* Its handle may be another one's. */
+Test(stream_parts, a_pool_that_has_ended_is_not_asked_whether_a_capture_minds)
+{
+    start_streams();
+    CUmemoryPool handle = fake_mempool(0);
+    pool_mempool_created(pool, handle, 0);
+    CUdeviceptr block = 0;
+    CUresult result;
+    cr_assert(pool_allocate_async(pool, &block, 3 * MIB, &handle, one, &result));
+    pool_mempool_destroying(pool, handle);
+    begin_capture(other);
+    driver->cuMemAllocFromPoolAsync = forbid;
+    cr_assert_eq(try_to_free_on(one, block), CUDA_SUCCESS);
+    end_capture(other);
+}
+
 /* Beside a capture nothing of the stream's order is told to the pool. */
 Test(stream_parts, beside_a_capture_it_waits_for_an_event_of_its_own)
 {
@@ -635,6 +716,63 @@ Test(stream_parts, beside_a_capture_it_waits_for_an_event_of_its_own)
     nothing_is_left();
 }
 
+/* The context goes on: it was not its end. */
+Test(stream_parts, what_waits_where_a_context_seems_to_end_is_not_over)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
+    struct ending ending = pool_context_ending(pool, context);
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_neq(instead, first);
+    fake_stream_is_done(one);
+    goes_home();
+    cr_assert_eq(take_on(one, 3 * MIB), first);
+    free_on(one, first);
+    free_on(one, second);
+    free_on(one, instead);
+    nothing_is_left();
+}
+
+Test(stream_parts, what_waits_for_a_context_goes_back_behind_its_work_as_it_ends)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
+    free_on(one, second);
+    const struct segments_counters *counters = segments();
+    struct ending ending = pool_context_ending(pool, context);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(counter_get(&counters->count), 0);
+    cr_assert_eq(counter_get(&counters->spare_bytes), 0);
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+}
+
+/* Its event can still be asked. */
+Test(stream_parts, what_waited_for_a_context_that_ends_goes_home)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
+    fake_stream_is_done(one);
+    const struct stream *stream = stream_called(one);
+    const struct segments_counters *counters = segments();
+    cr_assert_eq(counter_get(&stream->away), 1);
+    struct ending ending = pool_context_ending(pool, context);
+    cr_assert_eq(counter_get(&stream->away), 0);
+    cr_assert_eq(counter_get(&counters->spare_bytes), 17 * MIB);
+    fake_end_context(context);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+    cr_assert_neq(second, 0);
+}
+
 static unsigned waits;
 
 static CUresult count_wait(CUstream stream)
@@ -655,6 +793,75 @@ Test(stream_parts, where_no_event_can_be_had_the_free_waits)
     cr_assert_eq(take_on(one, 2 * MIB), first);
     free_on(one, first);
     free_on(one, second);
+}
+
+/* What it would wait for may need a lock that the program has. */
+Test(stream_parts, where_a_context_seems_to_end_the_free_does_not_wait)
+{
+    driver->cuStreamSynchronize = count_wait;
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    atomic_store(&context_record()->dying, true);
+    free_on(one, first);
+    cr_assert_eq(waits, 0);
+    cr_assert_eq(away(one), 1);
+    atomic_store(&context_record()->dying, false);
+    goes_home();
+    cr_assert_neq(take_on(one, 2 * MIB), first);
+    fake_stream_is_done(one);
+    goes_home();
+    cr_assert_eq(take_on(one, 2 * MIB), first);
+    free_on(one, second);
+}
+
+static CUresult (*usual_record)(CUevent, CUstream);
+
+static CUresult record_in_its_context(CUevent event, CUstream stream)
+{
+    CUcontext current = NULL;
+    driver->cuCtxGetCurrent(&current);
+    return current == context ? usual_record(event, stream) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult tell_context(CUstream stream, CUcontext *of_stream)
+{
+    (void)stream;
+    *of_stream = context;
+    return CUDA_SUCCESS;
+}
+
+/* That of the stream is looked for in vain. */
+Test(stream_parts, nor_does_it_where_that_is_not_the_current_one)
+{
+    usual_record = driver->cuEventRecord;
+    driver->cuEventRecord = record_in_its_context;
+    driver->cuStreamGetCtx = tell_context;
+    driver->cuStreamSynchronize = count_wait;
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    struct context *own = context_record();
+    fake_set_current(fake_context(1));
+    bool green;
+    context_current(pool, &green);
+    atomic_store(&own->dying, true);
+    free_on(one, first);
+    cr_assert_eq(waits, 0);
+    atomic_store(&own->dying, false);
+    cr_assert_eq(away(one), 1);
+}
+
+/* Each context's legacy stream is another one. */
+Test(stream_parts, where_no_event_can_be_had_none_of_another_legacy_stream_stands_for_it)
+{
+    driver->cuStreamSynchronize = count_wait;
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    fake_set_current(fake_context(1));
+    fake_stream_fail_records(1);
+    free_on(NULL, first);
+    cr_assert_eq(waits, 1);
 }
 
 Test(stream_parts, a_library_that_goes_past_the_pool_cannot_free_it)
