@@ -156,7 +156,7 @@ void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
         return;
     cuuint64_t *bytes = value;
     /* 0 where the pool is not served: none of its memory is ours. */
-    struct mempool_sum sum = mempool_sum_at_rest(pool, mempool);
+    struct mempool_sum sum = mempool_sum(pool, mempool);
     if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
         *bytes = without_ours(&sum, *bytes);
     else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)

@@ -3,38 +3,21 @@
 #include "core/contexts/pool_state.h"
 #include "stream_shelf.h"
 
-static void add_shelves_of(const struct stream *stream, const struct mempool *mempool,
-                           struct mempool_sum *sum)
-{
-    const struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_acquire);
-    for (; s; s = s->next) {
-        if (s->mempool != mempool)
-            continue;
-        sum->kept += counter_get(&s->kept_bytes);
-        sum->used += counter_get(&s->used_bytes);
-        if (counter_get(&s->peak_used_bytes) > sum->peak)
-            sum->peak = counter_get(&s->peak_used_bytes);
-    }
-}
-
 struct mempool_sum mempool_sum(struct pool *pool, const struct mempool *mempool)
-{
-    struct streams *streams = streams_of(pool);
-    struct mempool_sum sum = {0, 0, 0};
-    for (unsigned i = 0; i < stream_count(streams); i++)
-        add_shelves_of(stream_at(streams, i), mempool, &sum);
-    return sum;
-}
-
-struct mempool_sum mempool_sum_at_rest(struct pool *pool, const struct mempool *mempool)
 {
     struct streams *streams = streams_of(pool);
     struct mempool_sum sum = {0, 0, 0};
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        lock_take(&stream->lock, LOCK_STREAM);
-        add_shelves_of(stream, mempool, &sum);
-        lock_give(&stream->lock);
+        struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_acquire);
+        for (; s; s = s->next) {
+            if (s->mempool != mempool)
+                continue;
+            sum.kept += counter_get(&s->kept_bytes);
+            sum.used += counter_get(&s->used_bytes);
+            if (counter_get(&s->peak_used_bytes) > sum.peak)
+                sum.peak = counter_get(&s->peak_used_bytes);
+        }
     }
     return sum;
 }

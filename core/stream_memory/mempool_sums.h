@@ -18,10 +18,6 @@ struct mempool_sum {
 /* Of the moment: threads go on meanwhile. */
 struct mempool_sum mempool_sum(struct pool *pool, const struct mempool *mempool);
 
-/* The same, where it is told to the program. No lock of a stream may be held: each is taken, since
- * who cuts a segment of another thread's, or merges parts, counts memory out and in again. */
-struct mempool_sum mempool_sum_at_rest(struct pool *pool, const struct mempool *mempool);
-
 /* Memory was taken from the pool: notes how much of it the program uses. */
 void mempool_note_use(struct pool *pool, struct mempool *mempool);
 

@@ -116,31 +116,10 @@ static struct stream_block *record_block(const struct miss *miss, struct shelf *
     return block;
 }
 
-/* A capture that began meanwhile may have the stream, and the memory is the graph's: the driver's
- * own, which then is to be no more than the program has asked for. */
-static bool may_be_recorded(struct miss *miss)
-{
-    const struct search *search = miss->with;
-    if (miss->result != CUDA_SUCCESS || !program_captures(&miss->pool->captures))
-        return miss->result == CUDA_SUCCESS;
-    if (!search->whole || miss->bytes <= miss->requested)
-        return false;
-    enter_driver();
-    CUresult result = miss->pool->driver->cuMemFreeAsync(*miss->address, search->handle);
-    leave_driver();
-    if (result == CUDA_SUCCESS) {
-        device_unreserve(miss->context->device, miss->bytes - miss->requested);
-        miss->bytes = miss->requested;
-        miss->result = ask_driver(miss);
-    }
-    return false;
-}
-
-static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucket *bucket)
+static CUresult finish_miss(const struct miss *miss, struct shelf *shelf, struct bucket *bucket)
 {
     struct pool *pool = miss->pool;
     const struct search *search = miss->with;
-    bool may_record = may_be_recorded(miss);
     /* A block that is smaller than its bucket must not serve it again. A failure is the bucket's.
      */
     struct bucket *of_block = search->whole && miss->bytes == search->whole->bytes ? search->whole
@@ -148,6 +127,8 @@ static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucke
                                                                                    : &shelf->unkept;
     if (of_block == &shelf->unkept && miss->result == CUDA_SUCCESS)
         bucket = of_block;
+    /* A capture that began meanwhile may have the stream, and the memory is the graph's. */
+    bool may_record = miss->result == CUDA_SUCCESS && !program_captures(&pool->captures);
     if (miss->result == CUDA_SUCCESS) {
         /* Whoever freed this address did so behind our back. */
         TELL_KINDS(pool, forget_address, pool, *miss->address);
