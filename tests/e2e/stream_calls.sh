@@ -21,7 +21,11 @@ for case in to_another_stream to_one_that_is_behind to_the_legacy_stream \
     expect "$case, without the pool" without $case
     # ThreadSanitizer slows the pool and not the simulated GPU, so that other streams' work is over when
     # these begin: they take blocks of each other's, which costs most of a call more in a pair.
-    [ "$case $SANITIZE" = "streams_come_and_go thread" ] || expect "$case" with $case
+    case "$case $SANITIZE" in
+    # What is timed there is the sanitizer, which looks at each of a thousand streams' words.
+    "streams_come_and_go thread" | "time_on_a_thousand_streams thread") ;;
+    *) expect "$case" with $case ;;
+    esac
 done
 
 finish
