@@ -185,16 +185,16 @@ enum merged stream_parts_merge(struct shelf *home, struct stream_block *part, ui
     return *whole ? become_whole(home, *whole, false, in_order) : MERGED_PART;
 }
 
-const struct block *stream_parts_head(const struct stream_block *part)
+struct block *stream_parts_head(struct stream_block *part)
 {
-    const struct block *record = &part->block;
+    struct block *record = &part->block;
     while (record->below)
         record = record->below;
     return record;
 }
 
 /* The first record that is not spare; NULL where one of them must not merge. */
-static struct block *first_to_merge(const struct stream_block *part)
+static struct block *first_to_merge(struct stream_block *part)
 {
     struct block *first = NULL;
     for (struct block *r = stream_parts_head(part)->above; r; r = r->above) {
@@ -207,7 +207,7 @@ static struct block *first_to_merge(const struct stream_block *part)
     return first;
 }
 
-bool stream_parts_may_merge_all(const struct stream_block *part)
+bool stream_parts_may_merge_all(struct stream_block *part)
 {
     return first_to_merge(part);
 }
@@ -252,10 +252,8 @@ void stream_parts_end_to_wait(struct shelf *home, struct stream_block *part)
 struct block *stream_parts_lose(struct shelf *home, struct stream_block *any)
 {
     lock_must_be_held(&home->stream->lock);
-    struct block *chain = NULL, *record = &any->block;
+    struct block *chain = NULL, *record = stream_parts_head(any);
     uint64_t bytes = 0;
-    while (record->below)
-        record = record->below;
     for (struct block *above; record; record = above) {
         above = record->above;
         bytes += record->bytes;

@@ -68,11 +68,11 @@ enum merged stream_parts_merge(struct shelf *home, struct stream_block *part, ui
 /* Where everything in the segment of this part is spare, or counted nowhere and in no list and
  * marked (BLOCK_LEAVING, refused): others on their way home are another thread's. And then: the
  * whole block, as MERGED_LEAVES. */
-bool stream_parts_may_merge_all(const struct stream_block *part);
+bool stream_parts_may_merge_all(struct stream_block *part);
 struct stream_block *stream_parts_merge_all(struct shelf *home, struct stream_block *part);
 
 /* The first record of the part's segment. */
-const struct block *stream_parts_head(const struct stream_block *part);
+struct block *stream_parts_head(struct stream_block *part);
 
 /* A part that is counted nowhere and in no list counts as spare from now on, but is in no tree and
  * merges with nothing; and no longer. */
