@@ -61,6 +61,13 @@ SANITIZERS := $(if $(filter fuzzer,$(SANITIZE)),address$(comma)undefined,$(SANIT
 COMPILE += -fsanitize=$(SANITIZERS)$(if $(filter fuzzer,$(SANITIZE)),$(comma)fuzzer-no-link)
 COMPILE += -fno-omit-frame-pointer -fno-sanitize-recover=all
 LINK    += -fsanitize=$(SANITIZERS)
+# A program may load the pool later: clang's AddressSanitizer is a library here, as gcc's is.
+ifneq ($(and $(filter address%,$(SANITIZE)),$(findstring clang,$(CC))),)
+CLANG_RUNTIME := $(shell $(CC) -print-file-name=libclang_rt.asan-$(shell uname -m).so)
+SHARED_RUNTIME := -shared-libasan -Wl,-rpath,$(patsubst %/,%,$(dir $(CLANG_RUNTIME)))
+COMPILE += $(SHARED_RUNTIME) -Wno-unused-command-line-argument
+LINK    += $(SHARED_RUNTIME)
+endif
 endif
 
 # Where speed does not matter, every lock is checked as it is taken: see core/base/lock.h.
@@ -146,7 +153,7 @@ SIMS     := $(if $(SIM_SOURCES),$(SIM) $(SIM_VARIANTS) $(BUILD)/sim/shared)
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations fuzz \
+.PHONY: all library sim programs gpu unit plain replays fuzzers abi-check test random mutations proof fuzz \
         coverage demo bench install uninstall deb layers lint format settings cross clean help dependencies
 
 all: library sim programs ## build everything but the unit tests
@@ -161,7 +168,7 @@ fuzzers: $(FUZZERS)
 abi-check: $(call object,$(ABI_CHECKS))
 
 test: all replays $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=address|undefined|thread|address,undefined
-	@BUILD=$(BUILD) SANITIZE=$(SANITIZE) CC=$(CC) scripts/run_tests.sh
+	@BUILD=$(BUILD) SANITIZE=$(SANITIZE) CC="$(CC)" scripts/run_tests.sh
 
 SEEDS   ?= 1-
 MINUTES ?= 2
@@ -175,15 +182,18 @@ fuzz: ## run the coverage-guided fuzzers (needs clang): SECONDS_EACH=60 AT_A_TIM
 	@$(MAKE) CC=clang BUILD=build-fuzz SANITIZE=fuzzer CUDA_HOME= fuzzers
 	@BUILD=build-fuzz AT_A_TIME=$(AT_A_TIME) scripts/fuzz.sh $(SECONDS_EACH)
 
-mutations: all ## break each rule of the pool in turn, and see that it is caught
+mutations: all ## break each rule of the pool in turn, and see that it is caught: CHANGED_SINCE=COMMIT TENTH=SEED
 	@$(MAKE) --no-print-directory MUTATIONS=1 library unit
-	@BUILD=$(BUILD) tests/mutations/run.sh
+	@BUILD=$(BUILD) tests/mutations/run.sh $(CHANGED_SINCE:%=--changed-since %) $(TENTH:%=--tenth %)
+
+proof: ## everything that is checked, in one table: more than an hour, and as root or with sudo
+	@scripts/proof.sh
 
 # Unoptimised, so that a line is a line; the counters are updated by all threads.
 coverage: ## how much of core/ and shim/ the tests cover, and why not the rest
 	@rm -rf build-coverage
 	@$(MAKE) BUILD=build-coverage CFLAGS="-O0 -g --coverage -fprofile-update=atomic" all replays unit
-	@BUILD=build-coverage COVERAGE=1 CC=$(CC) scripts/run_tests.sh || echo "coverage: of tests that failed"
+	@BUILD=build-coverage COVERAGE=1 CC="$(CC)" scripts/run_tests.sh || echo "coverage: of tests that failed"
 	@scripts/coverage.py build-coverage tests/coverage.md
 
 # Without the tests' programs and the command, which take longer to build than the pool does. The
@@ -219,10 +229,11 @@ BASH_COMPLETIONS ?= $(PREFIX)/share/bash-completion/completions
 ZSH_COMPLETIONS  ?= $(PREFIX)/share/zsh/site-functions
 FISH_COMPLETIONS ?= $(PREFIX)/share/fish/vendor_completions.d
 SHARE := $(DESTDIR)$(PREFIX)/share
+# Which directories it has made.
+MADE := $(PREFIX)/share/cudapool/directories
 install: library ## install under PREFIX (/usr/local) and LIBDIR (PREFIX/lib), below DESTDIR
-	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/include \
-	    $(SHARE)/cudapool $(SHARE)/man/man1 $(DESTDIR)$(BASH_COMPLETIONS) \
-	    $(DESTDIR)$(ZSH_COMPLETIONS) $(DESTDIR)$(FISH_COMPLETIONS)
+	packaging/directories.sh make "$(DESTDIR)" $(MADE) $(LIBDIR)/pkgconfig $(PREFIX)/bin $(PREFIX)/include \
+	    $(PREFIX)/share/cudapool $(PREFIX)/share/man/man1 $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS) $(FISH_COMPLETIONS)
 	install -m 755 $(PRELOAD) $(CONFIG) $(DESTDIR)$(LIBDIR)
 	install -m 755 $(TOOL) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 core/cudapool.h $(DESTDIR)$(PREFIX)/include
@@ -234,17 +245,16 @@ install: library ## install under PREFIX (/usr/local) and LIBDIR (PREFIX/lib), b
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
 	    packaging/cudapool.pc.in >$(DESTDIR)$(LIBDIR)/pkgconfig/cudapool.pc
 
-# What install installs, and no directory that others may use as well.
 uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(notdir $(PRELOAD) $(CONFIG)) pkgconfig/cudapool.pc) \
 	    $(DESTDIR)$(PREFIX)/bin/cudapool $(DESTDIR)$(PREFIX)/include/cudapool.h \
 	    $(addprefix $(SHARE)/cudapool/,$(notdir $(wildcard configs/*))) \
 	    $(SHARE)/man/man1/cudapool.1 $(DESTDIR)$(BASH_COMPLETIONS)/cudapool \
 	    $(DESTDIR)$(ZSH_COMPLETIONS)/_cudapool $(DESTDIR)$(FISH_COMPLETIONS)/cudapool.fish
-	rmdir $(SHARE)/cudapool 2>/dev/null || true
+	packaging/directories.sh remove "$(DESTDIR)" $(MADE)
 
 deb: ## build a Debian package in BUILD (build)
-	@BUILD=$(BUILD) VERSION=$(VERSION) CC=$(CC) packaging/make_deb.sh
+	+@BUILD=$(BUILD) VERSION=$(VERSION) CC="$(CC)" packaging/make_deb.sh
 
 clean: ## remove what was built
 	rm -rf build build-address build-undefined build-address-undefined build-debug build-glibc-2.31 build-thread build-aarch64 build-clang build-fuzz build-coverage build-mutations build-heuristics \
@@ -258,7 +268,7 @@ help: ## list the targets
 # check that is made every time makes nothing out of date.
 ifneq ($(filter test demo,$(MAKECMDGOALS)),)
 dependencies:
-	@CC=$(CC) scripts/install_dependencies.sh $(if $(filter test,$(MAKECMDGOALS)),build test,build)
+	@CC="$(CC)" scripts/install_dependencies.sh $(if $(filter test,$(MAKECMDGOALS)),build test,build)
 endif
 
 # --- objects ------------------------------------------------------------------------------------
@@ -403,7 +413,7 @@ $(filter %/test_machine_nodes,$(UNIT_TESTS) $(PLAIN_TESTS)): \
     LDFLAGS += $(foreach f,sched_getaffinity sched_getcpu,-Wl,--wrap=$(f))
 # The core's calls of the board go to the test (fake_board.h).
 $(filter %/test_neighbours,$(UNIT_TESTS) $(PLAIN_TESTS)): \
-    LDFLAGS += $(foreach f,join leave forget is_joined device publish publish_listening others ended_at \
+    LDFLAGS += $(foreach f,join leave forget is_joined device publish publish_in_order publish_listening others ended_at \
         ask demand_look demand_end sleep wake take give answered group_take group_give group_held,\
         -Wl,--wrap=board_$(f))
 
@@ -449,6 +459,11 @@ $(PROGRAMS): $(BUILD)/%: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	@mkdir -p $(@D)
 	$(say) CC $<
 	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
+
+# Their clock is the simulated driver's, so that the same build takes the same instructions each time.
+COUNTED := $(BUILD)/tests/bench/hit_pair $(BUILD)/tests/bench/miss
+$(COUNTED): LDFLAGS += -rdynamic $(BUILD)/obj/tests/random/virtual_time.o
+$(COUNTED): $(BUILD)/obj/tests/random/virtual_time.o
 
 # It is on the board as the pool is.
 $(BUILD)/tests/e2e/neighbour: LDFLAGS += $(BUILD)/core.a -pthread
@@ -505,4 +520,4 @@ $(NEIGHBOURS): $(NEIGHBOURS_OBJECTS) $(SIM)
 	$(say) LINK $@
 	$(Q)$(LINK) $(NEIGHBOURS_OBJECTS) -o $@ -Wl,-rpath,'$$ORIGIN/../../sim' $(SIM) -pthread -ldl
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -name '*.d' -type f 2>/dev/null)

@@ -36,18 +36,16 @@ uint64_t cudapool_trim(void);
  * or bytes is NULL. A device that was never used has zeros. */
 int cudapool_get_bytes(int device, struct cudapool_bytes *bytes);
 
-/* The most that a device had since its peaks were begun anew, or since the pool began: of each kind
- * of memory by itself, and then added. */
+/* The most that a device had since its peaks were begun anew, or since the pool began. */
 struct cudapool_peaks {
-    uint64_t live;     /* held by the program, as it asked for it */
-    uint64_t reserved; /* live, cached and pending together */
+    uint64_t live;     /* held by the program, as it asked for it: at most, where it used several
+                          kinds of memory or contexts, whose peaks are added */
+    uint64_t reserved; /* live, cached and pending together, at one time */
 };
 
 /* Fills *peaks for this device, and begins them anew with what there is now; neither changes what
- * the report tells. 0, or -1 as above. live is what the pool saw: it looks whenever it takes memory
- * from the driver or from what threads share, at fences, and here. What comes and goes in between
- * out of what a thread has kept for itself may be missed: less than was freed between two fences
- * (32 MiB, or 128 blocks, of each thread), or than a thread has taken at once. */
+ * the report tells. 0, or -1 as above. live is what the pool saw: for each thread, or stream, up to
+ * 32 MiB more may have been held. What was asked for and refused is in neither. */
 int cudapool_get_peaks(int device, struct cudapool_peaks *peaks);
 int cudapool_reset_peaks(int device);
 

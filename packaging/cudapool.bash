@@ -53,7 +53,7 @@ _cudapool_program_at() {
             echo $((i + 1))
             return
             ;;
-        --config | --report | --set | -n)
+        --config | --report | --set | --warm-up | --json | -n)
             i=$((i + 1))
             # --option=value, and --set's setting=value, are three words each.
             [ "${COMP_WORDS[i]-}" != = ] || i=$((i + 1))
@@ -68,7 +68,7 @@ _cudapool_program_at() {
     done
 }
 
-_cudapool_run() { # word, previous word
+_cudapool_run() { # word, previous word, options
     local program
     program=$(_cudapool_program_at)
     if [ -n "$program" ] && [ "$program" -le "$COMP_CWORD" ]; then
@@ -89,9 +89,11 @@ _cudapool_run() { # word, previous word
     --report)
         _cudapool_words_and_files "$1" "none stderr"
         ;;
+    --json) _cudapool_words "$1" ;;
+    --warm-up | -n) ;;
     *)
         case $1 in
-        -*) _cudapool_words "$1" "--config --set --report --all --help --" ;;
+        -*) _cudapool_words "$1" "$3" ;;
         *) mapfile -t COMPREPLY < <(compgen -c -- "$1") ;;
         esac
         ;;
@@ -115,7 +117,8 @@ _cudapool() {
         return
     fi
     case ${COMP_WORDS[1]} in
-    run | try) _cudapool_run "$word" "$previous" ;;
+    run) _cudapool_run "$word" "$previous" "--config --set --report --all --help --" ;;
+    try) _cudapool_run "$word" "$previous" "-n --warm-up --json --config --set --help --" ;;
     report)
         if [ "$previous" = --format ]; then
             _cudapool_words "$word" "table json csv html prometheus trace"

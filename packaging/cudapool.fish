@@ -48,7 +48,7 @@ function __cudapool_in
     for word in $words[3..-1]
         if test $skip -eq 1
             set skip 0
-        else if contains -- $word --config --set --report -n
+        else if contains -- $word --config --set --report --warm-up --json -n
             set skip 1
         else if not string match -q -- '-*' $word
             return 1
@@ -82,6 +82,8 @@ complete -c cudapool -n '__cudapool_in run' -l report -rF -a 'none stderr' -d 'w
 complete -c cudapool -n '__cudapool_in run' -l all -d 'all of the table'
 complete -c cudapool -n '__cudapool_in run try' -l help -d 'show the help'
 complete -c cudapool -n '__cudapool_in try' -s n -x -d 'runs of each kind'
+complete -c cudapool -n '__cudapool_in try' -l warm-up -x -d 'runs before these'
+complete -c cudapool -n '__cudapool_in try' -l json -rF -d 'write what was found'
 complete -c cudapool -n '__cudapool_in run try' -a '(__fish_complete_command)'
 complete -c cudapool -n __cudapool_program -F
 

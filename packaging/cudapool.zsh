@@ -77,7 +77,8 @@ _cudapool() {
             ;;
         try)
             _arguments '*--set[change one setting]:setting:_cudapool_settings' '--config[settings]:settings:_cudapool_configs_or_files' \
-                '-n[runs of each kind]:number:' '--help[show the help]' '(-):program:_command_names -e' '*::arguments:_normal'
+                '-n[runs of each kind]:number:' '--warm-up[runs before these]:number:' '--json[write what was found]:file:_files' \
+                '--help[show the help]' '(-):program:_command_names -e' '*::arguments:_normal'
             ;;
         report)
             _arguments '--format[the format]:format:(table json csv html prometheus trace)' '(-o --output)'{-o,--output}'[write to a file]:file:_files' \

@@ -35,8 +35,8 @@ chmod 644 "$stage$libdir"/*.so
 gzip -9n "$stage/usr/share/man/man1/cudapool.1"
 install -d "$docs" "$stage/DEBIAN" "$stage/usr/share/lintian/overrides"
 
-# It is among the documents.
-rm "$stage/usr/share/cudapool/README.md"
+# The one is among the documents, and dpkg has a list of its own.
+rm "$stage/usr/share/cudapool/README.md" "$stage/usr/share/cudapool/directories"
 # Where they stand, so that the links among them lead to each other.
 packaging/linked_documents.sh README.md | while IFS= read -r document; do
     install -D -m 644 "$document" "$docs/$document"

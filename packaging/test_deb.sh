@@ -37,7 +37,10 @@ says() { # expression, command
     [ "$status" -eq 0 ] && grep -q -- "$expression" "$work/said"
 }
 
-package=$(make --no-print-directory deb | tail -n 1)
+# As a user calls it: without another make above it.
+env -u MAKEFLAGS -u MAKELEVEL make --no-print-directory deb >"$work/made" 2>&1
+package=$(tail -n 1 "$work/made")
+check "make deb names the package, and warns of nothing" diff "$work/made" <(echo "$package")
 check "a package" dpkg-deb --info "$package"
 if [ "$(id -u)" -eq 0 ] && ! dpkg -s cudapool >/dev/null 2>&1; then
     check "it installs" dpkg -i "$package"
@@ -56,7 +59,8 @@ check "it runs a program on the pool" says 'device memory: .* from the pool' \
     env LD_LIBRARY_PATH="$BUILD/sim" "$root/usr/bin/cudapool" run "$BUILD/demo/demo" steps=20
 check "it reads the settings it brings" "$root/usr/bin/cudapool" check "$root"/usr/share/cudapool/{default,strict}.json
 check "its schema is there" test -s "$root/usr/share/cudapool/report.schema.json"
-check "its header compiles" "${CC:-cc}" -fsyntax-only -include "$root/usr/include/cudapool.h" -x c /dev/null
+# shellcheck disable=SC2086 # a command and its options
+check "its header compiles" ${CC:-cc} -fsyntax-only -include "$root/usr/include/cudapool.h" -x c /dev/null
 if command -v pkg-config >/dev/null; then
     check "pkg-config knows the library" says "/libcudapool_preload.so$" \
         env PKG_CONFIG_PATH="$libdir/pkgconfig" pkg-config --variable=preload cudapool

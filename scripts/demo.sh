@@ -12,34 +12,41 @@ preload=$build/libcudapool_preload.so
 messages=$(mktemp)
 trap 'rm -f "$messages"' EXIT
 
+# A path as short as it can be said here.
+short() {
+    echo "${1#"$PWD/"}"
+}
+
 if "$program" steps=1 >/dev/null 2>&1; then
-    echo "Running $program on the GPU."
+    echo "Running $(short "$program") on the GPU."
 else
-    echo "There is no GPU here that CUDA can use: running $program on the simulated driver"
-    echo "($build/sim/libcuda.so.1). It takes about as long for each call as a real driver did;"
-    echo "these times show the mechanism, they are no measurement."
+    echo "There is no GPU here that CUDA can use: running $(short "$program") on the"
+    echo "simulated driver ($(short "$build/sim/libcuda.so.1")). It takes about as long"
+    echo "for each call as a real driver did: these times show the mechanism, they are no"
+    echo "measurement."
     export LD_LIBRARY_PATH=$build/sim${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} SIMCUDA_TIMING=1
 fi
-
-# The program's result line, its own messages kept for later.
-result() {
-    "$@" 2>"$messages" || {
-        cat "$messages" >&2
-        echo "demo.sh: $* failed" >&2
-        exit 1
-    }
-}
 milliseconds() {
     sed -n 's/^demo: \([0-9.]*\) ms.*/\1/p' <<<"$1"
 }
 
-without=$(result "$program")
 echo
-echo "  $program"
+echo "  $(short "$program")"
+without=$("$program" 2>"$messages") || {
+    cat "$messages" >&2
+    echo "demo.sh: $program failed" >&2
+    exit 1
+}
 echo "    $without"
-with=$(result env LD_PRELOAD="$preload" "$program")
-echo "  LD_PRELOAD=$preload $program"
+echo "  LD_PRELOAD=$(short "$preload") $(short "$program")"
+# Its table goes to stderr as it is, so that it fits what that is.
+with=$(LD_PRELOAD=$preload "$program") || {
+    echo "demo.sh: $program failed with the pool" >&2
+    exit 1
+}
 echo "    $with"
 awk -v a="$(milliseconds "$without")" -v b="$(milliseconds "$with")" \
-    'BEGIN { printf "\n%.2f ms without the pool, %.2f ms with it: %.2f times as fast.\n\n", a, b, a / b }'
-cat "$messages"
+    'BEGIN { printf "\n%.2f ms without the pool, %.2f ms with it: %.2f times as fast.\n", a, b, a / b }'
+echo
+echo "Next, is a program of yours faster with the pool?"
+echo "  make && $(short "$build/cudapool") try ./your_program"

@@ -25,10 +25,11 @@ static inline CUstream per_thread(CUstream stream)
     return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-static inline bool make_room(struct reclaim *progress)
+static inline bool make_room_on(CUdevice ordinal, uint64_t bytes, struct reclaim *progress)
 {
     struct pool *pool = the_pool();
-    return pool && pool_make_room(pool, progress);
+    return pool && (bytes ? pool_make_room_on(pool, ordinal, bytes, progress)
+                          : pool_make_room(pool, progress));
 }
 
 /* The pool, also for a thread that the driver has called back out of a call that the pool made.
@@ -56,12 +57,17 @@ static inline bool may_pass_by(CUdeviceptr address)
 
 /* A driver call of the program's: tried again, when memory is short, for as long as the pool finds
  * something to give back. What the pool caches never makes a call fail. */
-#define WITH_ROOM(call)                                                                            \
+#define WITH_ROOM(call) WITH_ROOM_ON(-1, 0, call)
+
+/* The same of a call that takes so many bytes, at least, of the device with this ordinal, as in
+ * pool_make_room_on; 0: nobody knows. Neither is asked for before the call has failed. */
+#define WITH_ROOM_ON(ordinal, bytes, call)                                                         \
     ({                                                                                             \
         CUresult result_ = (call);                                                                 \
         if (__builtin_expect(result_ == CUDA_ERROR_OUT_OF_MEMORY, 0)) {                            \
             struct reclaim progress_ = {0};                                                        \
-            while (result_ == CUDA_ERROR_OUT_OF_MEMORY && make_room(&progress_))                   \
+            while (result_ == CUDA_ERROR_OUT_OF_MEMORY &&                                          \
+                   make_room_on((ordinal), (bytes), &progress_))                                   \
                 result_ = (call);                                                                  \
         }                                                                                          \
         result_;                                                                                   \

@@ -4,7 +4,8 @@
  */
 #include "hooks.h"
 
-/* What the pool makes of it; a call that it does not serve is made by the program itself. */
+/* What the pool makes of it; a call that it does not serve is made by the program itself. *result:
+ * CUDA_SUCCESS before. */
 static bool allocate(CUdeviceptr *address, size_t bytes, const CUmemoryPool *from, CUstream stream,
                      CUresult *result)
 {
@@ -21,12 +22,13 @@ static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream
     return may_pass_by(address) ? driver(address, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The driver has answered an allocation in the stream's order. */
-static CUresult allocated_on(CUstream stream, CUresult result, const CUdeviceptr *address)
+/* The driver has answered an allocation in the stream's order. counted: it has failed before. */
+static CUresult allocated_on(const struct pool_request *request, bool counted, CUresult result,
+                             const CUdeviceptr *address)
 {
-    struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
-    if (pool)
-        pool_note_driver_allocation(pool, stream);
+    struct pool *pool = the_pool();
+    if (pool && !counted)
+        pool_note_driver_allocation(pool, request, result);
     return tell_of_new(result, address);
 }
 
@@ -35,11 +37,14 @@ __attribute__((noinline)) static CUresult allocate_slowly(CUdeviceptr *address, 
                                                           CUmemoryPool none, CUstream stream)
 {
     const struct real_driver *real = real_driver();
-    CUresult result;
+    const struct pool_request request = {bytes, NULL, stream};
+    CUresult result = CUDA_SUCCESS;
     (void)none;
     if (allocate(address, bytes, NULL, stream, &result))
         return result;
-    return allocated_on(stream, WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream)), address);
+    bool counted = result != CUDA_SUCCESS;
+    result = WITH_ROOM(real->cuMemAllocAsync(address, bytes, stream));
+    return allocated_on(&request, counted, result, address);
 }
 
 /* The same of the memory pool that the program names. */
@@ -47,14 +52,16 @@ __attribute__((noinline)) static CUresult allocate_from_slowly(CUdeviceptr *addr
                                                                CUmemoryPool from, CUstream stream)
 {
     const struct real_driver *real = real_driver();
-    CUresult result;
+    const struct pool_request request = {bytes, &from, stream};
+    CUresult result = CUDA_SUCCESS;
     if (allocate(address, bytes, &from, stream, &result))
         return result;
+    bool counted = result != CUDA_SUCCESS;
     result = WITH_ROOM(real->cuMemAllocFromPoolAsync(address, bytes, from, stream));
     struct pool *pool = the_pool();
     if (pool)
         pool_mempool_passed_by(pool);
-    return allocated_on(stream, result, address);
+    return allocated_on(&request, counted, result, address);
 }
 
 __attribute__((noinline)) static CUresult free_slowly(CUdeviceptr address, CUstream stream)

@@ -30,6 +30,10 @@ UNINSTRUMENTED static void *no_dlsym(void *handle, const char *name)
     return NULL;
 }
 
+/* Bound at load: a lazily bound call would come from the dynamic linker where an LD_AUDIT library
+ * wants to see it return (la_pltexit), and RTLD_NEXT means nothing there. */
+static void *(*const volatile bound_dlvsym)(void *, const char *, const char *) = dlvsym;
+
 /*
  * glibc's dlsym has had its first version in every release, so the lookup that comes first never
  * fails; a failing one would allocate its error message, from inside a malloc that is only just
@@ -37,9 +41,9 @@ UNINSTRUMENTED static void *no_dlsym(void *handle, const char *name)
  */
 UNINSTRUMENTED static dlsym_function *find_glibc_dlsym(void)
 {
-    dlsym_function *found = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", GLIBC_FIRST_VERSION);
+    dlsym_function *found = (dlsym_function *)bound_dlvsym(RTLD_NEXT, "dlsym", GLIBC_FIRST_VERSION);
     if (found == NULL) {
-        found = (dlsym_function *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+        found = (dlsym_function *)bound_dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
     }
     return found != NULL ? found : no_dlsym;
 }

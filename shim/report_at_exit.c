@@ -19,6 +19,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
+#include "core/base/sandbox.h"
 #include "core/base/scratch.h"
 #include "core/base/table.h"
 #include "core/base/writing.h"
@@ -41,11 +43,9 @@ static bool counted_any_request(const struct report *report)
     return false;
 }
 
-static double seconds_since(const struct timespec *then)
+static double seconds_since(uint64_t then)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)(now.tv_sec - then->tv_sec) + (double)(now.tv_nsec - then->tv_nsec) / 1e9;
+    return (double)(monotonic_now() - then) / 1e9;
 }
 
 static void say_failure(const char *file, const char *error, uint64_t deadline)
@@ -88,7 +88,7 @@ static ssize_t add_to_table(void *nothing, const char *text, size_t bytes)
 void report_prepare(const struct run *run)
 {
     static const cookie_io_functions_t functions = {.write = add_to_table};
-    if (run->settings.report.at_exit != REPORT_TABLE)
+    if (run->settings.report.at_exit == REPORT_NONE)
         return;
     table_stream = fopencookie(NULL, "w", functions);
     if (table_stream != NULL)
@@ -187,13 +187,23 @@ struct last_report {
     char error[2 * PATH_MAX];
 };
 
+/* Of a file that cannot be written nothing is lost. */
+static void write_to_standard_error_instead(const struct last_report *last)
+{
+    scratch_free(table.text);
+    memset(&table, 0, sizeof table);
+    (void)write_table(&last->report, "", last->deadline);
+}
+
 static bool write_as_table(const struct last_report *last)
 {
     char buffer[32];
     bool written = write_table(&last->report, last->file, last->deadline) == 0;
     /* Where stderr had no room for the table, it has none for this. */
-    if (!written && last->file[0] != '\0')
+    if (!written && last->file[0] != '\0') {
         say_failure(last->file, error_text(errno, buffer), last->deadline);
+        write_to_standard_error_instead(last);
+    }
     return written;
 }
 
@@ -205,9 +215,22 @@ static bool write_as_json(const struct run *run, struct last_report *last)
     if (run->write_json(&last->report, file, last->deadline, last->error, sizeof last->error) == 0)
         return true;
     /* The figures tell the same, to whoever collects them. */
-    if (!is_collected(run))
-        say_failure("", last->error, last->deadline);
+    if (is_collected(run))
+        return false;
+    say_failure("", last->error, last->deadline);
+    if (strcmp(file, "/dev/stderr") != 0)
+        write_to_standard_error_instead(last);
     return false;
+}
+
+/* To open a file may end the process. */
+static bool write_to_standard_error_only(const struct last_report *last)
+{
+    if (last->file[0] != '\0')
+        say_failure(last->file, "the process has restricted its system calls since it started",
+                    last->deadline);
+    write_to_standard_error_instead(last);
+    return last->file[0] == '\0';
 }
 
 static bool deliver(const struct run *run, struct last_report *last)
@@ -218,10 +241,13 @@ static bool deliver(const struct run *run, struct last_report *last)
     if (choice->file[0] != '\0' && report_expand_file_name(choice->file, &report->process,
                                                            last->file, sizeof last->file) != 0) {
         say_failure(choice->file, error_text(errno, buffer), last->deadline);
+        write_to_standard_error_instead(last);
         return false;
     }
     if (came_too_late(run, last->file))
         return true;
+    if (sandbox_was_entered())
+        return write_to_standard_error_only(last);
     return choice->at_exit == REPORT_TABLE ? write_as_table(last) : write_as_json(run, last);
 }
 
@@ -238,7 +264,7 @@ static bool make_report(const struct run *run, struct last_report *last)
     }
     report->settings = run->settings;
     report_describe_process(&report->process, secure_getenv);
-    report->process.wall_seconds = seconds_since(&run->started);
+    report->process.wall_seconds = seconds_since(run->started);
     if (pool_report(run->pool, report) != 0) {
         say_failure("", error_text(errno, buffer), last->deadline);
         return false;
@@ -263,6 +289,7 @@ void report_at_exit(const struct run *run)
 {
     int saved_errno = errno;
     bool reported = run->settings.report.at_exit == REPORT_NONE || report(run);
-    pool_end_figures(run->pool, run->settings.figures.keep || (!reported && is_collected(run)));
+    /* Whoever collects sees by them that there was something to report. */
+    pool_end_figures(run->pool, run->settings.figures.keep || (!reported && run->collected));
     errno = saved_errno;
 }

@@ -21,8 +21,8 @@ typedef int report_writer(const struct report *report, const char *path, uint64_
 
 struct run {
     struct pool *pool;
-    pid_t pid;               /* the process that started it */
-    struct timespec started; /* CLOCK_MONOTONIC */
+    pid_t pid;        /* the process that started it */
+    uint64_t started; /* nanoseconds of CLOCK_MONOTONIC: the process itself */
     struct settings settings;
     bool collected;            /* whoever started the process takes its figures, or its report */
     report_writer *write_json; /* there when settings.report.at_exit is REPORT_JSON */

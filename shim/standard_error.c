@@ -48,7 +48,7 @@ void say_until(const char *message, uint64_t deadline)
 {
     char line[2 * PATH_MAX + 32];
     snprintf(line, sizeof line - 1, "cudapool: %s", message);
-    replace_control_characters(line);
+    make_printable(line, sizeof line - 1);
     size_t bytes = strlen(line);
     line[bytes++] = '\n';
     /* Where it cannot be written, there is nowhere left to say so. */

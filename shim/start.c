@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <link.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,9 @@
 #include <unistd.h>
 
 #include "core/base/cancellation.h"
+#include "core/base/clock.h"
 #include "core/base/file_pattern.h"
+#include "core/base/process.h"
 #include "glibc_compat.h"
 #include "lookup.h"
 #include "real_driver.h"
@@ -39,8 +40,9 @@
 #endif
 #endif
 
-/* The program's json-c and our jansson have names in common: neither may see the other's.
- * Sanitizers refuse RTLD_DEEPBIND. */
+/* The program's json-c and our jansson have names in common: neither may see the other's. With a
+ * sanitizer, the library takes its memory from the sanitizer's malloc, as all of this build does.
+ */
 #ifdef IS_SANITIZED
 #define PRIVATE_LIBRARY (RTLD_NOW | RTLD_LOCAL)
 #else
@@ -132,6 +134,21 @@ static bool find_own_directory(char *directory, size_t bytes)
     return (size_t)snprintf(directory, bytes, "%s/", origin) < bytes;
 }
 
+typedef void *dlopen_function(const char *path, int mode);
+
+/*
+ * The dlopen of glibc, past whoever interposes it. A sanitizer's run time in the program would end
+ * the process: a library with RTLD_DEEPBIND takes its memory from libc's malloc, and what another
+ * library frees of it is unknown to the sanitizer. Nobody but our library frees its memory.
+ * Before glibc 2.34 the function is in libdl.so.2, and since then in a library that this one needs.
+ */
+static dlopen_function *glibc_dlopen(void)
+{
+    void *libdl = dlopen("libdl.so.2", RTLD_LAZY | RTLD_NOLOAD);
+    void *found = libdl != NULL ? glibc_dlsym()(libdl, "dlopen") : NULL;
+    return found != NULL ? (dlopen_function *)found : dlopen;
+}
+
 /* A function of the library, or NULL and why not. The library stays open. */
 static void *find_in_config_library(const char *name, char *why_not)
 {
@@ -143,7 +160,7 @@ static void *find_in_config_library(const char *name, char *why_not)
         return NULL;
     }
     snprintf(path, sizeof path, "%s%s", directory, CONFIG_LIBRARY);
-    void *library = dlopen(path, PRIVATE_LIBRARY);
+    void *library = glibc_dlopen()(path, PRIVATE_LIBRARY);
     void *function = library != NULL ? glibc_dlsym()(library, name) : NULL;
     if (function == NULL) {
         const char *error = dlerror();
@@ -303,7 +320,7 @@ static struct pool *create_pool(const struct driver *driver, struct plan *plan)
     run.settings = plan->settings;
     run.write_json = plan->write_json;
     report_prepare(&run);
-    clock_gettime(CLOCK_MONOTONIC, &run.started);
+    run.started = process_own_start();
     run.pool = pool_create(driver, &run.settings, &plan->threads);
     if (run.pool == NULL) {
         snprintf(plan->why_not, MESSAGE_BYTES, "the pool cannot start: %s", strerror(errno));
@@ -340,9 +357,10 @@ static void carry_out(struct plan *plan, bool may_start, const struct driver *dr
 /* A child forked meanwhile does not have the thread that would end the wait. */
 static void wait_for_the_outcome(void)
 {
+    uint64_t started = monotonic_now();
     while (atomic_load_explicit(&outcome, memory_order_acquire) == UNDECIDED &&
            atomic_load_explicit(&claimed_by, memory_order_relaxed) == getpid()) {
-        sched_yield();
+        patient_nap(started);
     }
 }
 

@@ -19,7 +19,6 @@ typedef unsigned int CUfunc_cache;
 typedef unsigned int CUgraphInstantiateResult;
 typedef unsigned int CUdevResourceType;
 typedef unsigned int CUmemorytype;
-typedef unsigned int CUarray_format;
 typedef unsigned int CUmemAllocationGranularity_flags;
 typedef unsigned int CUmemAccess_flags;
 typedef unsigned int CUmoduleLoadingMode;
@@ -78,35 +77,6 @@ typedef struct CUDA_MEMCPY3D_st {
     size_t Height;
     size_t Depth;
 } CUDA_MEMCPY3D;
-
-struct CUDA_ARRAY_DESCRIPTOR_st {
-    size_t Width;
-    size_t Height;
-    CUarray_format Format;
-    unsigned int NumChannels;
-};
-
-struct CUDA_ARRAY3D_DESCRIPTOR_st {
-    size_t Width;
-    size_t Height;
-    size_t Depth;
-    CUarray_format Format;
-    unsigned int NumChannels;
-    unsigned int Flags;
-};
-
-struct CUmemAllocationProp_st {
-    CUmemAllocationType type;
-    CUmemAllocationHandleType requestedHandleTypes;
-    CUmemLocation location;
-    void *win32HandleMetaData;
-    struct {
-        unsigned char compressionType;
-        unsigned char gpuDirectRDMACapable;
-        unsigned short usage;
-        unsigned char reserved[4];
-    } allocFlags;
-};
 
 typedef struct CUmemAccessDesc_st {
     CUmemLocation location;

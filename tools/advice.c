@@ -81,6 +81,13 @@ static bool free_synchronizes(const struct settings *settings, enum memory_kind 
            (kind == KIND_HOST && settings->host.free_synchronizes);
 }
 
+static uint64_t wall_nanoseconds(const struct summary *summary)
+{
+    double seconds = summary_wall_seconds(summary);
+
+    return seconds >= 0 && seconds < (double)SECOND ? (uint64_t)(seconds * 1e9) : UINT64_MAX;
+}
+
 /* False for a kind that the settings do not know. */
 static bool describe_case(const struct summary *summary, const struct report_kind *kind,
                           struct case_at_hand *at_hand)
@@ -105,6 +112,7 @@ static bool describe_case(const struct summary *summary, const struct report_kin
         .settings = settings,
         .limits = limits_of(summary),
         .others_held_bytes = summary_neighbours(summary).others_held_bytes,
+        .wall_ns = wall_nanoseconds(summary),
         .captured = number == KIND_DEVICE ? captured_of(summary) : 0,
     };
     return true;
@@ -150,8 +158,9 @@ static size_t advise_on(struct case_at_hand *at_hand, struct advice *advice, siz
 {
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]) && count < ADVICE_MOST; i++) {
         struct advice one = {.rule = rules[i].name};
-        bool is_failure = strncmp(rules[i].name, "requests_fail", 13) == 0;
-        if ((!is_failure && at_hand->kind->totals.requests < LEAST_REQUESTS) ||
+        bool is_always_told = strncmp(rules[i].name, "requests_fail", 13) == 0 ||
+                              strcmp(rules[i].name, "frees_wait") == 0;
+        if ((!is_always_told && at_hand->kind->totals.requests < LEAST_REQUESTS) ||
             !rules[i].applies(at_hand, &one))
             continue;
         at_hand->found++;
@@ -184,7 +193,8 @@ size_t find_advice(const struct summary *summary, struct advice advice[ADVICE_MO
 
     for (size_t i = 0; i < summary->kind_count; i++) {
         const struct report_kind *kind = &summary->kinds[i];
-        if ((kind->totals.requests >= LEAST_REQUESTS || has_failures(&kind->totals)) &&
+        if ((kind->totals.requests >= LEAST_REQUESTS || has_failures(&kind->totals) ||
+             kind->totals.waits.frees > 0) &&
             describe_case(summary, kind, &at_hand))
             count = advise_on(&at_hand, advice, count);
     }

@@ -39,6 +39,8 @@ struct case_at_hand {
     const struct settings *settings;
     const struct device_limits *limits; /* of the first device that names any; NULL: none does */
     uint64_t others_held_bytes;         /* the most that was held elsewhere when memory ran out */
+    uint64_t
+        wall_ns; /* of all processes together: from the first one's start to the last one's end */
     uint64_t captured; /* requests that came while captures went on; counted for device memory */
     size_t found;      /* by the rules before, of this kind */
 };
@@ -53,6 +55,15 @@ struct case_of_neighbours {
 static inline bool is_a_tenth(uint64_t part, uint64_t whole)
 {
     return part > 0 && part >= whole / 10;
+}
+
+/* Frees have waited for long, or often. */
+static inline bool frees_have_waited(const struct case_at_hand *at_hand)
+{
+    const struct report_counters *totals = &at_hand->kind->totals;
+
+    return totals->waits.frees > 0 && (is_a_tenth(totals->waits.frees, totals->frees) ||
+                                       is_a_tenth(totals->waits.nanoseconds, at_hand->wall_ns));
 }
 
 static inline bool misses_most(const struct report_counters *counters)

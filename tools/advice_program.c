@@ -14,7 +14,7 @@ bool frees_wait(const struct case_at_hand *at_hand, struct advice *advice)
     const struct report_counters *totals = &at_hand->kind->totals;
     char waited[READABLE_BYTES];
 
-    if (!is_a_tenth(totals->waits.frees, totals->frees))
+    if (!frees_have_waited(at_hand))
         return false;
     readable_time(totals->waits.nanoseconds, waited);
     if (at_hand->free_synchronizes) {
@@ -33,7 +33,8 @@ bool frees_wait(const struct case_at_hand *at_hand, struct advice *advice)
         advice->text, sizeof(advice->text),
         "%llu of %llu frees waited for the GPU, %s in all, because work that the host may have "
         "to release (host functions, callbacks, waits for a value in memory) was under way, or "
-        "memory was short: there the pool waits as the driver does.",
+        "more than an eighth of what was left of the memory was pending: there the pool waits as "
+        "the driver does.",
         (unsigned long long)totals->waits.frees, (unsigned long long)totals->frees, waited);
     return true;
 }
@@ -47,7 +48,7 @@ bool memory_is_never_freed(const struct case_at_hand *at_hand, struct advice *ad
         return false;
     snprintf(advice->text, sizeof(advice->text),
              "%llu of %llu requests missed because next to nothing is freed (%llu blocks): memory "
-             "that the program keeps cannot be reused, and the pool has nothing to gain here.",
+             "that the program keeps cannot be reused.",
              (unsigned long long)totals->misses, (unsigned long long)totals->requests,
              (unsigned long long)totals->frees);
     return true;
@@ -169,7 +170,7 @@ bool most_requests_miss(const struct case_at_hand *at_hand, struct advice *advic
     snprintf(
         advice->text, sizeof(advice->text),
         "%llu of %llu requests missed: when they came, the blocks of their sizes were in use, or "
-        "the GPU had not finished with them. The pool has little to gain here.",
+        "the GPU had not finished with them.",
         (unsigned long long)totals->misses, (unsigned long long)totals->requests);
     return true;
 }

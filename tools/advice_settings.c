@@ -25,18 +25,24 @@ static uint64_t cap_evictions(const struct report_counters *counters)
     return counters->evictions.cap;
 }
 
-/* The kept bucket of which there is most. NULL where there is none. */
-static const struct report_bucket *worst_bucket(const struct report_kind *kind, measure *of)
+/* The bucket of which there is most, of those that are kept, or of all. NULL where there is none.
+ */
+static const struct report_bucket *worst_of(const struct report_kind *kind, measure *of, bool kept)
 {
     const struct report_bucket *worst = NULL;
 
     for (size_t i = 0; i < kind->bucket_count; i++) {
         const struct report_bucket *bucket = &kind->buckets[i];
-        if (bucket->bytes != 0 && of(&bucket->counters) > 0 &&
+        if ((!kept || bucket->bytes != 0) && of(&bucket->counters) > 0 &&
             (worst == NULL || of(&bucket->counters) > of(&worst->counters)))
             worst = bucket;
     }
     return worst;
+}
+
+static const struct report_bucket *worst_bucket(const struct report_kind *kind, measure *of)
+{
+    return worst_of(kind, of, true);
 }
 
 static const struct report_counters *not_kept(const struct report_kind *kind)
@@ -77,19 +83,33 @@ static uint64_t memory_failures(const struct report_counters *counters)
     return counters->failures.memory;
 }
 
+/* "50 MiB"; of sizes that are not kept it is what all requests for them were, refused or not. */
+static void spell_requests_size(const struct report_bucket *bucket, char text[2 * READABLE_BYTES])
+{
+    const struct report_counters *counters = &bucket->counters;
+    char size[READABLE_BYTES];
+
+    if (bucket->bytes != 0)
+        readable_exact_bytes(bucket->bytes, size);
+    else
+        readable_bytes(counters->requested_bytes / counters->requests, size);
+    snprintf(text, 2 * READABLE_BYTES, "%s%s", size,
+             bucket->bytes != 0 || counters->requests == 1 ? "" : " on average");
+}
+
 /* "6 requests of 50 MiB", or the size of most of them. */
 static void spell_failures(const struct report_kind *kind, measure *of, char text[160])
 {
     uint64_t all = of(&kind->totals);
-    const struct report_bucket *worst = worst_bucket(kind, of);
-    char bucket[READABLE_BYTES];
+    const struct report_bucket *worst = worst_of(kind, of, false);
+    char bucket[2 * READABLE_BYTES];
 
-    if (worst == NULL) {
+    if (worst == NULL || worst->counters.requests == 0) {
         snprintf(text, 160, "%llu request%s", (unsigned long long)all, all == 1 ? "" : "s");
         return;
     }
     uint64_t most = of(&worst->counters);
-    readable_exact_bytes(worst->bytes, bucket);
+    spell_requests_size(worst, bucket);
     if (most == all)
         snprintf(text, 160, "%llu request%s of %s", (unsigned long long)all, all == 1 ? "" : "s",
                  bucket);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "command_line.h"
 #include "core/base/one_line.h"
 #include "core/settings/config_json.h"
 #include "core/settings/limits.h"
@@ -42,9 +43,11 @@ static void explain_setting(const struct check *check, const struct setting *set
     char *value = json_dumps(json, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
 
     setting_to_words(setting, &check->settings, words);
-    if (value != NULL)
-        fprintf(check->out, "%c %s = %s\n      %s\n", differs(check, setting) ? '*' : ' ',
-                setting->path, value, words);
+    if (value != NULL) {
+        fprintf(check->out, "%c %s = ", differs(check, setting) ? '*' : ' ', setting->path);
+        print_printable(value, check->out);
+        fprintf(check->out, "\n      %s\n", words);
+    }
     free(value);
     json_decref(json);
 }
@@ -80,7 +83,7 @@ static void print_title(const struct check *check, const char *source)
     size_t count = count_differing(check);
 
     snprintf(name, sizeof(name), "%s", strcmp(source, "-") == 0 ? "stdin" : source);
-    replace_control_characters(name);
+    make_printable(name, sizeof(name));
     fprintf(check->out, "%s: valid; ", name);
     if (check->all)
         fputs("* marks what differs from the default\n", check->out);
@@ -168,7 +171,7 @@ static int read_options(int argc, char **argv, bool *all)
     opterr = 0;
     while ((option = getopt_long(argc, argv, ":", known, NULL)) != -1) {
         if (option != 'a')
-            return complain("check: unknown option %s; allowed is --all", argv[optind - 1]);
+            return refuse_option("check", known, option, argv[optind - 1], "allowed is --all");
         *all = true;
     }
     if (optind == argc)

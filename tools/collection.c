@@ -17,8 +17,10 @@
 #include <unistd.h>
 
 #include "complaint.h"
+#include "core/base/writing.h"
 #include "core/figures/figures_file.h"
 #include "core/figures/report.h"
+#include "core/figures/report_file_json.h"
 #include "core/figures/report_json.h"
 #include "figures_reader.h"
 #include "formats.h"
@@ -47,20 +49,31 @@ static bool name_in(const char *directory, const char *file, char *name, size_t 
     return true;
 }
 
-/* False where a name is too long. */
-static bool tell_processes(const struct collection *collection,
-                           const struct figures_settings *figures)
+/* Whether each process writes its own file. */
+static bool write_themselves(const struct collection *collection)
+{
+    return collection->each && collection->format == JSON;
+}
+
+static bool wants_figures(const struct figures_settings *figures)
 {
     const char *chosen = getenv("CUDAPOOL_FIGURES");
-    bool wanted = figures->enabled && (chosen == NULL || strcmp(chosen, "none") != 0);
+
+    return figures->enabled && (chosen == NULL || strcmp(chosen, "none") != 0);
+}
+
+/* False where a name is too long. */
+static bool tell_processes(const struct collection *collection)
+{
     char name[SETTINGS_PATH_MAX];
 
-    if (!collection->each &&
+    if (!write_themselves(collection) &&
         (!name_in(collection->directory.path, "/%h-%p-%r.json", name, sizeof(name)) ||
          setenv("CUDAPOOL_REPORT", name, 1) != 0))
         return false;
-    return !wanted || (name_in(collection->directory.path, "", name, sizeof(name)) &&
-                       setenv("CUDAPOOL_FIGURES", name, 1) == 0);
+    return !collection->has_figures ||
+           (name_in(collection->directory.path, "", name, sizeof(name)) &&
+            setenv("CUDAPOOL_FIGURES", name, 1) == 0);
 }
 
 /* What processes are told, in the order of collection->environment. */
@@ -76,15 +89,20 @@ static void remember_environment(struct collection *collection)
 
 void collection_abandon(struct collection *collection)
 {
+    char *own;
+
     for (size_t i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
         if (collection->environment[i] == NULL)
             unsetenv(told[i]);
         else
             setenv(told[i], collection->environment[i], 1);
     }
-    /* One process then writes the file that was for all of them. */
-    if (collection->file != NULL)
-        setenv("CUDAPOOL_REPORT", collection->file, 1);
+    /* One process then writes the file that was for all of them, and it writes nothing but JSON. */
+    if (collection->file != NULL &&
+        asprintf(&own, "%s%s", collection->file, collection->format == JSON ? "" : ".json") > 0) {
+        setenv("CUDAPOOL_REPORT", own, 1);
+        free(own);
+    }
     run_directory_remove(&collection->directory);
 }
 
@@ -96,7 +114,8 @@ bool collection_start(struct collection *collection, const struct figures_settin
     if (!run_directory_make(figures, &collection->directory))
         return false;
     remember_environment(collection);
-    if (tell_processes(collection, figures))
+    collection->has_figures = wants_figures(figures);
+    if (tell_processes(collection))
         return true;
     collection_abandon(collection);
     complain("%s: the reports cannot be collected: the name is too long",
@@ -231,11 +250,23 @@ static void wait_for_end(struct collecting *to, const char *path)
         nanosleep(&millisecond, NULL);
 }
 
+/* Of a FIFO that a program has left there nobody would see the end. */
+static bool is_regular_file(const char *path)
+{
+    struct stat status;
+
+    return lstat(path, &status) == 0 && S_ISREG(status.st_mode);
+}
+
 static void take_file(struct collecting *to, const char *name, const char *path)
 {
     char error[ERROR_BYTES];
     bool is_figures = name_ends_with(name, FIGURES_SUFFIX);
 
+    if (!is_regular_file(path)) {
+        complain("a report is left out: %s: is not a file, allowed is a regular file", path);
+        return;
+    }
     if (is_figures)
         wait_for_end(to, path);
     if (report_files_read(path, is_figures ? keep_unless_reported : keep_report, &to->all, error,
@@ -291,65 +322,82 @@ static int compare_reports(const void *one, const void *other)
 /* --- delivering ---------------------------------------------------------------------------------
  */
 
-static void write_json(const struct collection *collection, const struct reports *all)
+/* The reports as text in memory, which the caller frees. NULL after a complaint. */
+static char *make_text(enum report_format format, const struct report *reports, size_t count,
+                       const struct look *look, size_t *bytes)
 {
-    char path[SETTINGS_PATH_MAX] = "/dev/stderr", error[ERROR_BYTES];
-
-    if (collection->file != NULL && !expand_for_self(collection->file, path, sizeof(path)))
-        return;
-    if (reports_write_json(all->reports, all->count, path, error, sizeof(error)) != 0)
-        complain("%s", error);
-    else if (collection->file != NULL)
-        complain("the report of %zu process%s is in %s", all->count, all->count == 1 ? "" : "es",
-                 path);
-}
-
-static int print_table(struct reports *all, const struct look *look, FILE *out)
-{
-    struct summary summary = {0};
-    int status = 0;
-
-    if (all->count == 1)
-        return print_report_table(&all->reports[0], look, out);
-    for (size_t i = 0; i < all->count && status == 0; i++)
-        status = summary_add(&summary, &all->reports[i]);
-    if (status == 0)
-        status = summary_finish(&summary);
-    if (status == 0)
-        print_summary_table(&summary, look, out);
-    summary_free(&summary);
-    return status;
-}
-
-/* In one piece, so that it does not mix with what others write to the same terminal or log. */
-static void write_table(const struct collection *collection, struct reports *all)
-{
-    struct look look = terminal_look(stderr, collection->all);
     char *text = NULL;
-    size_t bytes = 0;
-    FILE *memory = open_memstream(&text, &bytes);
-    int status = memory == NULL ? -1 : print_table(all, &look, memory);
+    FILE *memory = open_memstream(&text, bytes);
+    int status = memory == NULL ? -1 : print_run_as(format, reports, count, look, memory);
 
     if (memory != NULL && fclose(memory) != 0)
         status = -1;
     if (status == 0)
+        return text;
+    complain("the reports do not fit in memory");
+    free(text);
+    return NULL;
+}
+
+/* In one piece, so that it does not mix with what others write to the same terminal or log. */
+static void write_table(const struct collection *collection, const struct report *reports,
+                        size_t count)
+{
+    struct look look = terminal_look(stderr, collection->all);
+    size_t bytes = 0;
+    char *text = make_text(TABLE, reports, count, &look, &bytes);
+
+    if (text != NULL)
         fwrite(text, 1, bytes, stderr);
-    else
-        complain("the reports do not fit in memory");
     free(text);
 }
 
-/* In place of a process that could not; one that still runs will. */
+/* False after a complaint. */
+static bool write_file(const struct collection *collection, const struct report *reports,
+                       size_t count, const char *path)
+{
+    size_t bytes = 0;
+    char *text = make_text(collection->format, reports, count, &look_of_files, &bytes);
+    int status = text == NULL
+                     ? -1
+                     : report_file_write(path, text, bytes, writing_deadline(WRITING_PATIENCE));
+
+    if (text != NULL && status != 0)
+        complain("%s: the report cannot be written: %s", path, strerror(errno));
+    free(text);
+    return status == 0;
+}
+
+/* False where there is no such file, or after a complaint. */
+static bool write_one_file(const struct collection *collection, const struct reports *all)
+{
+    char path[SETTINGS_PATH_MAX] = "/dev/stderr";
+
+    if (collection->file == NULL && collection->format == TABLE)
+        return false;
+    if (collection->file != NULL && !expand_for_self(collection->file, path, sizeof(path)))
+        return false;
+    if (!write_file(collection, all->reports, all->count, path))
+        return false;
+    if (!report_file_is_direct(path))
+        complain("the report of %zu process%s is in %s", all->count, all->count == 1 ? "" : "es",
+                 path);
+    return true;
+}
+
+/* In place of a process that did not. */
 static void write_for(const struct collection *collection, const struct report *report)
 {
-    char path[SETTINGS_PATH_MAX], error[ERROR_BYTES];
+    char path[SETTINGS_PATH_MAX];
 
-    if (report->process.ending != REPORT_KILLED)
+    /* One that still runs will, and one that could not has told all on stderr. */
+    if (write_themselves(collection) && report->process.ending != REPORT_KILLED)
         return;
     if (report_expand_file_name(collection->file, &report->process, path, sizeof(path)) != 0)
         complain("%s: %s", collection->file, strerror(errno));
-    else if (reports_write_json(report, 1, path, error, sizeof(error)) != 0)
-        complain("%s", error);
+    else if (write_file(collection, report, 1, path))
+        return;
+    write_table(collection, report, 1);
 }
 
 /* How many files of this run have names that the file's may become. */
@@ -377,8 +425,8 @@ static size_t count_own_files(const struct collection *collection)
     return count;
 }
 
-/* False where no process wrote one. */
-static bool write_each(const struct collection *collection, struct reports *all)
+/* False where no process had a report. */
+static bool write_each(const struct collection *collection, const struct reports *all)
 {
     for (size_t i = 0; i < all->count; i++)
         write_for(collection, &all->reports[i]);
@@ -386,20 +434,19 @@ static bool write_each(const struct collection *collection, struct reports *all)
     if (count > 0)
         complain("%zu report%s as %s", count, count == 1 ? " is there," : "s are there, each",
                  collection->file);
-    return count > 0;
+    return count > 0 || all->count > 0;
 }
 
 /* False where there is none. */
-static bool write_reports(const struct collection *collection, struct reports *all)
+static bool write_reports(const struct collection *collection, const struct reports *all)
 {
     if (collection->each)
         return write_each(collection, all);
     if (all->count == 0)
         return false;
-    if (collection->as_json)
-        write_json(collection, all);
-    else
-        write_table(collection, all);
+    /* Where the file cannot be written, nothing is lost. */
+    if (!write_one_file(collection, all))
+        write_table(collection, all->reports, all->count);
     return true;
 }
 
@@ -451,8 +498,14 @@ void collection_deliver(struct collection *collection, const char *program,
     signal(SIGPIPE, SIG_IGN);
     struct reports all = collection_take(collection, end);
     if (!write_reports(collection, &all) && was_run(end)) {
-        explain_no_report(program, reason);
-        complain("no process took memory from the pool: %s", reason);
+        if (collection->has_figures)
+            explain_no_report(program, reason);
+        else
+            explain_no_report_without_figures(program, end, reason);
+        complain("%s: %s",
+                 collection->has_figures ? "no process took memory from the pool"
+                                         : "there is no report",
+                 reason);
     }
     reports_free(&all);
 }

@@ -19,14 +19,16 @@
 #include "core/figures/report.h"
 #include "core/settings/config.h"
 #include "program.h"
+#include "report_formats.h"
 #include "run_directory.h"
 
 struct collection {
     bool wanted;
-    bool as_json;                   /* rather than a table */
-    bool each;                      /* each process writes a file of its own; what it couldn't is
-                                       written for it */
+    enum report_format format;
+    bool each;                      /* each process has a file of its own. As JSON it writes it, and
+                                       what it couldn't is written for it */
     char *file;                     /* where to, with %h, %r and %%; NULL: stderr */
+    bool has_figures;               /* processes have figures. Set by collection_start */
     struct run_directory directory; /* set by collection_start */
     bool all;                       /* of the table's rows and columns, on a terminal as well */
     struct figures_settings kept;   /* where figures stay, if that is asked for */

@@ -120,7 +120,7 @@ static void print_settings(const struct summary *a, const struct summary *b, FIL
 /* --- the table ----------------------------------------------------------------------------------
  */
 
-enum column { BUCKET, REQUESTS, HITS, MISSES, FAILED, PEAK, DRIVER, SAVED, COLUMNS };
+enum column { BUCKET, REQUESTS, HITS, MISSES, FAILED, PEAK, DRIVER, WAITING_FREES, SAVED, COLUMNS };
 
 #define CELL_BYTES (4 * READABLE_BYTES)
 
@@ -129,9 +129,15 @@ struct row {
 };
 
 static const struct table_column columns[COLUMNS] = {
-    [BUCKET] = {"bucket", 0}, [REQUESTS] = {"requests", 3},    [HITS] = {"hits", 0},
-    [MISSES] = {"misses", 2}, [FAILED] = {"failed", 1},        [PEAK] = {"peak", 1},
-    [DRIVER] = {"driver", 1}, [SAVED] = {"saved at least", 4},
+    [BUCKET] = {"bucket", 0},
+    [REQUESTS] = {"requests", 3},
+    [HITS] = {"hits", 0},
+    [MISSES] = {"misses", 2},
+    [FAILED] = {"failed", 1},
+    [PEAK] = {"peak", 1},
+    [DRIVER] = {"driver", 1},
+    [WAITING_FREES] = {"free waits", 3},
+    [SAVED] = {"saved at least", 4},
 };
 
 typedef void writer(uint64_t value, char cell[READABLE_BYTES]);
@@ -180,6 +186,8 @@ static void fill_row(struct row *row, const struct pair *pair)
               readable_bytes);
     fill_both(row->cells[DRIVER], pair->a->driver.nanoseconds, pair->b->driver.nanoseconds,
               readable_time);
+    fill_both(row->cells[WAITING_FREES], pair->a->waits.frees, pair->b->waits.frees,
+              readable_count);
     fill_both(row->cells[SAVED], pair->a->saved_at_least_nanoseconds,
               pair->b->saved_at_least_nanoseconds, readable_time);
 }
@@ -195,7 +203,7 @@ static void keep_pair(const struct pair *pair, void *context)
 {
     struct pairs *all = context;
 
-    if (pair->a->requests == 0 && pair->b->requests == 0)
+    if (!pair_says_something(pair))
         return;
     if (all->count == all->room) {
         size_t room = all->room == 0 ? 64 : 2 * all->room;
@@ -274,6 +282,7 @@ static void print_kind(struct pair *pairs, size_t count, const struct look *look
             print_pair(&table, &pairs[i], out);
     if (look_is_short(look) && count > LOOK_ROWS)
         fprintf(out, "  %zu more: %s\n", count - LOOK_ROWS, look->more);
+    table_print_left_out(&table, out);
 }
 
 static int print_kinds(const struct summary *a, const struct summary *b, const struct look *look,
@@ -309,6 +318,27 @@ static void print_run(const char *name, const struct summary *summary, FILE *out
         waited);
     report_print_text(out, summary->process_count == 0 ? "" : summary->processes[0].command);
     fputc('\n', out);
+}
+
+static bool has_command(const struct summary *summary, const char *command)
+{
+    for (size_t i = 0; i < summary->process_count; i++)
+        if (strcmp(summary->processes[i].command, command) == 0)
+            return true;
+    return false;
+}
+
+static bool has_all_commands(const struct summary *summary, const struct summary *of)
+{
+    for (size_t i = 0; i < of->process_count; i++)
+        if (!has_command(summary, of->processes[i].command))
+            return false;
+    return true;
+}
+
+bool commands_differ(const struct summary *a, const struct summary *b)
+{
+    return !has_all_commands(a, b) || !has_all_commands(b, a);
 }
 
 static void print_exchange(const char *what, uint64_t a, uint64_t b, FILE *out)
@@ -350,6 +380,8 @@ int print_comparison_table(const struct summary *a, const struct summary *b,
 
     print_run("A", a, lines);
     print_run("B", b, lines);
+    if (commands_differ(a, b))
+        fputs(COMMANDS_DIFFER "\n", lines);
     print_verdict(a, b, lines);
     print_settings(a, b, lines);
     print_neighbours(a, b, lines);
@@ -401,10 +433,11 @@ json_t *comparison_to_json(const struct summary *a, const struct summary *b)
     json_t *rows = json_array();
 
     visit_pairs(a, b, append_pair, rows);
-    return json_pack("{s:i, s:{s:f, s:f}, s:o, s:o, s:o, s:o}", "cudapool_comparison",
-                     REPORT_VERSION, "wall_seconds", "a", summary_wall_seconds(a), "b",
-                     summary_wall_seconds(b), "a", summary_to_json(a), "b", summary_to_json(b),
-                     "settings", settings_that_differ(a, b), "differences", rows);
+    return json_pack("{s:i, s:b, s:{s:f, s:f}, s:o, s:o, s:o, s:o}", "cudapool_comparison",
+                     REPORT_VERSION, "commands_differ", commands_differ(a, b), "wall_seconds", "a",
+                     summary_wall_seconds(a), "b", summary_wall_seconds(b), "a", summary_to_json(a),
+                     "b", summary_to_json(b), "settings", settings_that_differ(a, b), "differences",
+                     rows);
 }
 
 /* --- CSV ----------------------------------------------------------------------------------------

@@ -18,6 +18,17 @@ struct pair {
     bool shown;
 };
 
+/* Frees that stand for several sizes count where nothing was asked for. */
+static inline bool pair_says_something(const struct pair *pair)
+{
+    return (pair->a->requests | pair->b->requests | pair->a->waits.frees | pair->b->waits.frees) !=
+           0;
+}
+
+/* Whether one run has a command that the other has not, and what is said then. */
+bool commands_differ(const struct summary *a, const struct summary *b);
+#define COMMANDS_DIFFER "A and B ran different commands: what differs below may be for that alone"
+
 typedef void pair_visitor(const struct pair *pair, void *context);
 
 /* Visits the buckets of each kind in both, and its total after them. */

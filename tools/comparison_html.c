@@ -123,6 +123,8 @@ static void put_sums(FILE *out, const struct summary *a, const struct summary *b
          readable_time, GOOD_LESS},
         {"waited for the GPU", "waits_nanoseconds", one.waits.nanoseconds, other.waits.nanoseconds,
          readable_time, GOOD_LESS},
+        {"frees that waited", "waits_frees", one.waits.frees, other.waits.frees, readable_count,
+         GOOD_LESS},
         {"peak of a device", "peak_reserved_bytes", one.peak.reserved_bytes,
          other.peak.reserved_bytes, readable_bytes, GOOD_LESS},
     };
@@ -221,7 +223,7 @@ static void put_pair(const struct pair *pair, void *context)
     struct report_kind kind = {.kind = ""};
     char name[READABLE_BYTES] = "not kept", number[READABLE_BYTES] = "totals";
 
-    if (pair->a->requests == 0 && pair->b->requests == 0)
+    if (!pair_says_something(pair))
         return;
     if (page->kind == NULL)
         open_kind(page->out, pair->kind);
@@ -274,6 +276,8 @@ int print_comparison_html(const struct summary *a, const struct summary *b, FILE
     fputs("<header><h1>cudapool: two runs</h1>\n", out);
     put_run(out, "A", a);
     put_run(out, "B", b);
+    if (commands_differ(a, b))
+        fputs("<p>" COMMANDS_DIFFER "</p>\n", out);
     fputs("</header>\n<main>\n", out);
     put_sums(out, a, b);
     put_settings(out, a, b);

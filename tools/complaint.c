@@ -5,11 +5,14 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/base/one_line.h"
+#include "sink.h"
 
 int complain(const char *format, ...)
 {
@@ -19,7 +22,7 @@ int complain(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    replace_control_characters(line);
+    make_printable(line, sizeof(line));
     fprintf(stderr, "cudapool: %s\n", line);
     return EXIT_BAD_INPUT;
 }
@@ -30,10 +33,22 @@ void complain_of(const char *line, void *context)
     complain("%s", line);
 }
 
+static struct sink standard_output = {.fd = STDOUT_FILENO};
+
+void begin_output(void)
+{
+    bool wanted = fileno(stdout) == STDOUT_FILENO && isatty(STDOUT_FILENO) == 0;
+    FILE *stream = wanted ? sink_open(&standard_output) : NULL;
+
+    if (stream != NULL)
+        stdout = stream;
+}
+
 int finish_output(int status)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return status;
-    complain("the output cannot be written: %s", strerror(errno));
+    int error = standard_output.error != 0 ? standard_output.error : errno;
+    complain("the output cannot be written: %s", strerror(error));
     return status == 0 ? EXIT_FAILURE : status;
 }

@@ -18,7 +18,10 @@ int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Complains of a line that another module has made: a document_complaint (document_json.h). */
 void complain_of(const char *line, void *context);
 
-/* Closes what was printed on stdout. The exit status: the given one, or that of a failed write. */
+/* Has stdout remember why writing failed, where it is no terminal. To be called first. */
+void begin_output(void);
+
+/* Writes what was printed on stdout. The exit status: the given one, or that of a failed write. */
 int finish_output(int status);
 
 #endif

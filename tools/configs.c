@@ -77,10 +77,13 @@ static int print_config(const char *name)
         print_file(config);
         return 0;
     }
-    if (strcmp(name, schema->name) != 0)
+    if (strcmp(name, schema->name) != 0) {
+        const char *nearest = shipped_config_nearest(name);
         return complain("configs: found \"%s\", allowed is default, low-memory, strict, throughput "
-                        "or schema",
-                        name);
+                        "or schema%s%s%s",
+                        name, nearest == NULL ? "" : "; did you mean ",
+                        nearest == NULL ? "" : nearest, nearest == NULL ? "" : "?");
+    }
     fwrite(schema->text, 1, (size_t)(schema->end - schema->text), stdout);
     return 0;
 }

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/nearest.h"
+
 static const struct command *const commands[] = {&run_command,    &try_command,  &report_command,
                                                  &top_command,    &trim_command, &check_command,
                                                  &configs_command};
@@ -21,7 +23,7 @@ static int print_help(void)
         printf("  %-8s %s\n", commands[i]->name, commands[i]->summary);
     puts("  help     show this, or `cudapool help COMMAND` for one command\n"
          "\n"
-         "cudapool --version prints the version.\n"
+         "cudapool --version, or -V, prints the version.\n"
          "Exit status: 0; 1 where the output cannot be written, or trim got no answer; 2 for bad\n"
          "input; with run, the program's own, 128 and the number of the signal that ended it, 126 "
          "or 127.");
@@ -44,9 +46,15 @@ static const struct command *command_named(const char *name)
 
 static int unknown_command(const char *name)
 {
-    return complain(
-        "unknown command \"%s\"; allowed are run, try, report, top, trim, check, configs and help",
-        name);
+    const char *names[COMMANDS + 1] = {"help"};
+
+    for (size_t i = 0; i < COMMANDS; i++)
+        names[i + 1] = commands[i]->name;
+    const char *nearest = nearest_word(name, names, COMMANDS + 1);
+    return complain("unknown command \"%s\"; allowed are run, try, report, top, trim, check, "
+                    "configs and help%s%s%s",
+                    name, nearest == NULL ? "" : "; did you mean ", nearest == NULL ? "" : nearest,
+                    nearest == NULL ? "" : "?");
 }
 
 static int help(const char *name)
@@ -65,11 +73,12 @@ static bool asks_for_help(const char *argument)
 
 int main(int argc, char **argv)
 {
+    begin_output();
     if (argc < 2)
         return complain("no command given; `cudapool help` lists them");
     if (asks_for_help(argv[1]) || strcmp(argv[1], "help") == 0)
         return help(argc > 2 ? argv[2] : NULL);
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         puts("cudapool " CUDAPOOL_VERSION);
         return finish_output(0);
     }

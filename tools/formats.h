@@ -21,6 +21,9 @@ void print_summary_table(const struct summary *summary, const struct look *look,
 /* The merged report as JSON, a new reference; NULL where memory is short. */
 json_t *summary_to_json(const struct summary *summary);
 
+/* The advice on a run as an array, a new reference; NULL where memory is short. */
+json_t *advice_to_json(const struct summary *summary);
+
 /* A JSON value, indented, and a newline. Takes the reference. 0, or -1 where it is NULL or memory
  * is short. */
 int print_json(json_t *value, FILE *out);

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 
+#include "core/base/one_line.h"
 #include "core/base/readable.h"
 #include "html_style.h"
 
@@ -29,17 +30,20 @@ void close_page(FILE *out)
 
 void put_text(FILE *out, const char *text)
 {
-    for (; *text != '\0'; text++) {
-        if (*text == '&')
+    char piece[PRINTABLE_BYTES];
+
+    while (*text != '\0') {
+        take_printable(&text, piece);
+        if (*piece == '&')
             fputs("&amp;", out);
-        else if (*text == '<')
+        else if (*piece == '<')
             fputs("&lt;", out);
-        else if (*text == '>')
+        else if (*piece == '>')
             fputs("&gt;", out);
-        else if (*text == '"')
+        else if (*piece == '"')
             fputs("&quot;", out);
         else
-            fputc((unsigned char)*text < 0x20 || *text == 0x7f ? ' ' : *text, out);
+            fputs(piece, out);
     }
 }
 

@@ -2,8 +2,8 @@
  * Why a run has no report (no_report.h).
  *
  * What the dynamic linker would make of the program is read from its file: LD_PRELOAD reaches
- * programs that have an interpreter (PT_INTERP) and are of this machine, and the pool's settings
- * are not read where the kernel raises the program's privileges.
+ * programs that have an interpreter (PT_INTERP) and are of this machine, and not those whose
+ * privileges the kernel raises.
  */
 #include "no_report.h"
 
@@ -15,8 +15,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
+
+#include "core/base/one_line.h"
+#include "core/figures/report_process.h"
 
 /* Where a shell would find it, as execvp does. False where it is not there. */
 static bool find_program(const char *program, char path[PATH_MAX])
@@ -56,6 +62,23 @@ static bool has_interpreter(int file, const ElfW(Ehdr) * header)
     return false;
 }
 
+/* Only then does the dynamic linker pass LD_PRELOAD by: a program that is its user's own, or is on
+ * a file system without such privileges, has it. */
+static bool raises_privileges(int file, const struct stat *status)
+{
+    struct statvfs system;
+    mode_t group = S_ISGID | S_IXGRP;
+
+    if ((fstatvfs(file, &system) == 0 && (system.f_flag & ST_NOSUID) != 0) ||
+        prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
+        return false;
+    if ((status->st_mode & S_ISUID) != 0 && status->st_uid != geteuid())
+        return true;
+    if ((status->st_mode & group) == group && status->st_gid != getegid())
+        return true;
+    return geteuid() != 0 && fgetxattr(file, "security.capability", NULL, 0) > 0;
+}
+
 /* Why the dynamic linker does not load the pool into the file's program; NULL: it does, or it is no
  * program by itself, as scripts are not. */
 static const char *what_keeps_it_out(int file)
@@ -69,12 +92,13 @@ static const char *what_keeps_it_out(int file)
         return "is a program of another word size, which the pool cannot be loaded into";
     if (!has_interpreter(file, &header))
         return "is a static binary, which LD_PRELOAD does not reach";
-    if (fstat(file, &status) == 0 && (status.st_mode & (S_ISUID | S_ISGID)) != 0)
-        return "is set-user-ID or set-group-ID, so LD_PRELOAD is not heeded";
+    if (fstat(file, &status) == 0 && raises_privileges(file, &status))
+        return "raises its user's privileges, so LD_PRELOAD is not heeded";
     return NULL;
 }
 
-void explain_no_report(const char *program, char text[NO_REPORT_BYTES])
+/* False where nothing is known of the program that would explain it. */
+static bool explain_by_program(const char *program, char text[NO_REPORT_BYTES])
 {
     char path[PATH_MAX];
     const char *disabled = getenv("CUDAPOOL_DISABLE"), *reason = NULL;
@@ -87,9 +111,38 @@ void explain_no_report(const char *program, char text[NO_REPORT_BYTES])
     if (disabled != NULL && strcmp(disabled, "1") == 0)
         snprintf(text, NO_REPORT_BYTES, "CUDAPOOL_DISABLE is 1");
     else if (reason != NULL)
-        snprintf(text, NO_REPORT_BYTES, "%.512s %s", path, reason);
+        snprintf(text, NO_REPORT_BYTES, "%.*s %s", (int)whole_characters(path, 512), path, reason);
     else
+        return false;
+    return true;
+}
+
+#define GUESSES                                                                                    \
+    "none used CUDA, or none asked for device, stream-ordered or pinned memory (managed and "      \
+    "virtual memory, and what settings leave to the driver, pass the pool by), or a line above "   \
+    "says why the pool stepped aside"
+
+void explain_no_report(const char *program, char text[NO_REPORT_BYTES])
+{
+    if (!explain_by_program(program, text))
+        snprintf(text, NO_REPORT_BYTES, GUESSES);
+}
+
+void explain_no_report_without_figures(const char *program, const struct program_end *end,
+                                       char text[NO_REPORT_BYTES])
+{
+    char how[REPORT_END_BYTES];
+    struct report_exit its_end = {.known = true, .status = end->status, .signal = end->signal};
+
+    if (explain_by_program(program, text))
+        return;
+    if (end->signal == 0) {
         snprintf(text, NO_REPORT_BYTES,
-                 "none used CUDA, or none allocated device memory (pinned and managed memory pass "
-                 "the pool by), or a line above says why the pool stepped aside");
+                 GUESSES ", or the one that did left by _exit or was killed, and figures, which "
+                         "would tell of it, are off");
+        return;
+    }
+    report_describe_end(REPORT_KILLED, its_end, how);
+    snprintf(text, NO_REPORT_BYTES,
+             "the program was %s, and figures, which would tell what it took, are off", how);
 }

@@ -4,77 +4,68 @@
 #include "output.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "complaint.h"
+#include "core/figures/report_file_json.h"
 
-static int complain_of_path(const char *path)
+static int complain_of_path(const char *path, int error)
 {
-    complain("%s: cannot be written: %s", path, strerror(errno));
-    return EXIT_FAILURE;
-}
-
-/* What a rename would replace, and should not. */
-static bool is_written_directly(const char *path)
-{
-    struct stat status;
-
-    return stat(path, &status) == 0 && !S_ISREG(status.st_mode);
-}
-
-static int open_directly(struct output *output)
-{
-    output->out = fopen(output->path, "we");
-    return output->out != NULL ? 0 : complain_of_path(output->path);
-}
-
-/* A new file beside it. */
-static int open_beside(struct output *output)
-{
-    int fd = -1;
-
-    if (asprintf(&output->name, "%s.%ld.tmp", output->path, (long)getpid()) < 0)
-        output->name = NULL;
-    else
-        fd = open(output->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-    output->out = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (output->out != NULL)
-        return 0;
-    int status = complain_of_path(output->path);
-    if (fd >= 0)
-        close(fd);
-    free(output->name);
-    return status;
+    return complain("%s: cannot be written: %s", path, strerror(error));
 }
 
 int output_open(struct output *output, const char *path)
 {
-    *output = (struct output){.path = path};
+    *output = (struct output){.path = path, .sink = {.fd = -1}};
     if (path == NULL || strcmp(path, "-") == 0) {
         output->path = NULL;
         output->out = stdout;
         return 0;
     }
-    return is_written_directly(path) ? open_directly(output) : open_beside(output);
+    if (report_file_check(path) != 0)
+        return complain_of_path(path, errno);
+    if (report_file_is_direct(path)) {
+        output->sink.fd = report_file_open_direct(path, true);
+        output->out = output->sink.fd < 0 ? NULL : sink_open(&output->sink);
+    } else {
+        output->out = open_memstream(&output->text, &output->bytes);
+    }
+    return output->out != NULL ? 0 : complain_of_path(path, errno);
+}
+
+/* 0, or errno. */
+static int close_sink(struct output *output)
+{
+    fclose(output->out);
+    int error = output->sink.error;
+    if (close(output->sink.fd) != 0 && error == 0)
+        error = errno;
+    return error;
+}
+
+/* 0, or errno. */
+static int write_file(struct output *output, int status)
+{
+    int error = 0;
+
+    if (ferror(output->out) || fclose(output->out) != 0)
+        error = ENOMEM;
+    else if (status == 0 &&
+             report_file_write(output->path, output->text, output->bytes, UINT64_MAX) != 0)
+        error = errno;
+    free(output->text);
+    return error;
 }
 
 int output_close(struct output *output, int status)
 {
     if (output->path == NULL)
         return finish_output(status);
-    bool failed = ferror(output->out) != 0;
-    failed |= fclose(output->out) != 0;
-    if (!failed && status == 0 && output->name != NULL)
-        failed = rename(output->name, output->path) != 0;
-    if (failed)
-        complain_of_path(output->path);
-    if (output->name != NULL && (failed || status != 0))
-        unlink(output->name);
-    free(output->name);
-    return status == 0 && failed ? EXIT_FAILURE : status;
+    int error = output->sink.fd >= 0 ? close_sink(output) : write_file(output, status);
+    if (error != 0)
+        complain_of_path(output->path, error);
+    return status == 0 && error != 0 ? EXIT_FAILURE : status;
 }

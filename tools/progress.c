@@ -1,9 +1,10 @@
 /*
- * A progress bar on stderr (progress.h).
+ * A line that says how far something is (progress.h).
  */
 #include "progress.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,7 +13,9 @@
 
 void progress_start(struct progress *progress)
 {
-    progress->shown = isatty(STDERR_FILENO) == 1;
+    const char *kind = getenv("TERM");
+
+    progress->shown = isatty(STDERR_FILENO) == 1 && kind != NULL && strcmp(kind, "dumb") != 0;
     progress->drawn = false;
     clock_gettime(CLOCK_MONOTONIC, &progress->last);
 }
@@ -30,19 +33,31 @@ static bool is_due(struct progress *progress)
     return true;
 }
 
-void progress_step(struct progress *progress, size_t done, size_t all)
+static bool is_in_the_background(void)
 {
-    char bar[BAR_CELLS + 1];
-    size_t filled = all == 0 ? 0 : done * BAR_CELLS / all;
+    pid_t foreground = tcgetpgrp(STDERR_FILENO);
 
-    if (!progress->shown || !is_due(progress))
+    return foreground > 0 && foreground != getpgrp();
+}
+
+void progress_say(struct progress *progress, const char *line)
+{
+    if (!progress->shown || !is_due(progress) || is_in_the_background())
         return;
-    memset(bar, ' ', BAR_CELLS);
-    memset(bar, '=', filled);
-    bar[BAR_CELLS] = '\0';
-    fprintf(stderr, "\r[%s] %zu of %zu reports", bar, done, all);
+    fprintf(stderr, "\r%s\033[K", line);
     fflush(stderr);
     progress->drawn = true;
+}
+
+void progress_step(struct progress *progress, size_t done, size_t all)
+{
+    char bar[BAR_CELLS + 1], line[2 * BAR_CELLS + 64];
+
+    memset(bar, ' ', BAR_CELLS);
+    memset(bar, '=', all == 0 ? 0 : done * BAR_CELLS / all);
+    bar[BAR_CELLS] = '\0';
+    snprintf(line, sizeof(line), "[%s] %zu of %zu reports", bar, done, all);
+    progress_say(progress, line);
 }
 
 void progress_end(struct progress *progress)

@@ -1,5 +1,6 @@
 /*
- * A progress bar on stderr, for what takes a while. Nothing is written where stderr is no terminal,
+ * A line on stderr that says how far something is that takes a while. Nothing is written where
+ * stderr is no terminal, or one that cannot clear a line, where this process is in the background,
  * or where all is done before a person would wonder.
  */
 #ifndef CUDAPOOL_TOOLS_PROGRESS_H
@@ -17,7 +18,10 @@ struct progress {
 void progress_start(struct progress *progress);
 void progress_step(struct progress *progress, size_t done, size_t all);
 
-/* Takes the bar off the screen: before an error, and at the end. */
+/* A line of the caller's in place of the bar. */
+void progress_say(struct progress *progress, const char *line);
+
+/* Takes the line off the screen: before an error, and at the end. */
 void progress_end(struct progress *progress);
 
 #endif

@@ -10,32 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "command_line.h"
 #include "core/figures/report.h"
 #include "core/figures/report_json.h"
 #include "formats.h"
 #include "output.h"
 #include "progress.h"
 #include "report_files.h"
+#include "report_formats.h"
 #include "terminal.h"
 #include "tool.h"
 
-enum format { TABLE, JSON, CSV, HTML, PROMETHEUS, TRACE, FORMATS };
-
-static const char *const format_names[FORMATS] = {"table", "json",       "csv",
-                                                  "html",  "prometheus", "trace"};
-
-/* What a file's name ends with, of -o without --format. The first that fits. */
-static const struct {
-    const char *suffix;
-    enum format format;
-} suffixes[] = {
-    {".trace.json", TRACE}, {".trace", TRACE}, {".json", JSON}, {".csv", CSV},
-    {".html", HTML},        {".htm", HTML},    {".txt", TABLE}, {".prom", PROMETHEUS},
-};
-#define SUFFIXES (sizeof(suffixes) / sizeof(suffixes[0]))
-
 struct options {
-    enum format format;
+    enum report_format format;
     bool has_format;  /* it was asked for */
     const char *file; /* -o; NULL: stdout */
     FILE *out;
@@ -137,8 +124,10 @@ static int finish_summaries(struct gathered *gathered)
 static int print_one_table(struct report *report, void *context)
 {
     const struct options *options = context;
+    int status = print_report_table(report, &options->look, options->out);
 
-    return print_report_table(report, &options->look, options->out);
+    /* Of what cannot be written output_close complains. */
+    return ferror(options->out) ? 0 : status;
 }
 
 /* Every file is printed, also after a bad one. */
@@ -278,20 +267,12 @@ static int choose_format(const char *name, struct options *options)
 /* As the file's name ends. */
 static int choose_format_by_suffix(struct options *options)
 {
-    size_t length = strlen(options->file);
-
-    if (strcmp(options->file, "-") == 0)
+    if (strcmp(options->file, "-") == 0 || format_of_file(options->file, &options->format))
         return 0;
-    for (size_t i = 0; i < SUFFIXES; i++) {
-        size_t end = strlen(suffixes[i].suffix);
-        if (length <= end || strcmp(options->file + length - end, suffixes[i].suffix) != 0)
-            continue;
-        options->format = suffixes[i].format;
-        return 0;
-    }
-    return complain("report: -o: found \"%s\", whose end says no format; allowed are .txt, .json, "
-                    ".csv, .html, .prom and .trace, or another with --format",
-                    options->file);
+    return complain(
+        "report: -o: found \"%s\", whose end says no format; allowed are " FORMAT_SUFFIXES
+        ", or another with --format",
+        options->file);
 }
 
 static int check_comparison(const struct options *options)
@@ -318,6 +299,11 @@ static int check_options(struct options *options)
     return options->compare ? check_comparison(options) : 0;
 }
 
+static const struct option known_options[] = {
+    {"format", required_argument, NULL, 'f'}, {"output", required_argument, NULL, 'o'},
+    {"merge", no_argument, NULL, 'm'},        {"compare", no_argument, NULL, 'c'},
+    {"all", no_argument, NULL, 'a'},          {0}};
+
 /* 0, or the exit status. */
 static int take_option(int option, const char *word, struct options *options)
 {
@@ -337,23 +323,17 @@ static int take_option(int option, const char *word, struct options *options)
         options->all = true;
         return 0;
     default:
-        return complain(
-            "report: %s %s; allowed are --format FORMAT, -o FILE, --merge, --compare and "
-            "--all",
-            option == ':' ? "a value is missing after" : "unknown option", word);
+        return refuse_option("report", known_options, option, word,
+                             "allowed are --format FORMAT, -o FILE, --merge, --compare and --all");
     }
 }
 
 static int read_options(int argc, char **argv, struct options *options)
 {
-    static const struct option known[] = {
-        {"format", required_argument, NULL, 'f'}, {"output", required_argument, NULL, 'o'},
-        {"merge", no_argument, NULL, 'm'},        {"compare", no_argument, NULL, 'c'},
-        {"all", no_argument, NULL, 'a'},          {0}};
     int option, status = 0;
 
     opterr = 0;
-    while (status == 0 && (option = getopt_long(argc, argv, ":o:", known, NULL)) != -1)
+    while (status == 0 && (option = getopt_long(argc, argv, ":o:", known_options, NULL)) != -1)
         status = take_option(option, argv[optind - 1], options);
     options->files = argv + optind;
     options->count = (size_t)(argc - optind);
@@ -365,7 +345,6 @@ static int print(struct options *options)
     struct gathered gathered = {0};
     int status;
 
-    options->look = terminal_look(options->out, options->all);
     if (options->compare)
         status = print_comparison(options, &gathered);
     else if (options->format == TABLE && !options->merge)
@@ -389,6 +368,8 @@ static int report(int argc, char **argv)
     if (status != 0)
         return status;
     options.out = output.out;
+    options.look =
+        terminal_look_of(output.sink.fd >= 0 ? output.sink.fd : fileno(output.out), options.all);
     return output_close(&output, print(&options));
 }
 
@@ -438,6 +419,8 @@ const struct command report_command = {
         "  live            blocks in the program's hands at the end\n"
         "  peak            the most that the blocks took, in use and free together\n"
         "  driver          time in driver calls made for the bucket\n"
+        "  wait            time that allocations and frees waited for the GPU\n"
+        "  free waits      frees that did\n"
         "  saved at least  hits times what an undisturbed allocation and free of that size took\n"
         "\n"
         "Exit status: 0; 1 where the output cannot be written; 2 for bad input. As a table "

@@ -7,24 +7,24 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/base/one_line.h"
 #include "core/figures/report_json.h"
 #include "core/figures/report_neighbours_json.h"
 #include "formats.h"
 
 void print_csv_field(FILE *out, const char *text, const char *end)
 {
-    if (strpbrk(text, ",\"\r\n") == NULL) {
-        fputs(text, out);
-    } else {
-        fputc('"', out);
-        for (; *text != '\0'; text++) {
-            if (*text == '"')
-                fputc('"', out);
-            /* Text from outside keeps to its line. */
-            fputc((unsigned char)*text < 0x20 ? ' ' : *text, out);
-        }
-        fputc('"', out);
+    const char *quote = strpbrk(text, ",\"") == NULL ? "" : "\"";
+    char piece[PRINTABLE_BYTES];
+
+    fputs(quote, out);
+    while (*text != '\0') {
+        take_printable(&text, piece);
+        if (*piece == '"')
+            fputc('"', out);
+        fputs(piece, out);
     }
+    fputs(quote, out);
     fputs(end, out);
 }
 

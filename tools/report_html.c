@@ -233,6 +233,7 @@ static void put_costs(FILE *out, const struct place *place, const struct report_
     put_count(out, place, "evictions_context", counters->evictions.context);
     put_time(out, place, "driver_nanoseconds", counters->driver.nanoseconds);
     put_time(out, place, "waits_nanoseconds", counters->waits.nanoseconds);
+    put_count(out, place, "waits_frees", counters->waits.frees);
     put_time(out, place, "saved_at_least_nanoseconds", counters->saved_at_least_nanoseconds);
     fputs("</tr>\n", out);
 }
@@ -293,8 +294,8 @@ static void put_all_answers(FILE *out, const struct report_kind *kind)
 static void put_all_costs(FILE *out, const struct report_kind *kind)
 {
     static const char *const head[] = {
-        "bucket", "frees",   "live",   "peak",    "given back: cap", "idle", "memory",
-        "free",   "context", "driver", "waiting", "saved at least",  NULL};
+        "bucket", "frees",   "live",   "peak",    "given back: cap", "idle",           "memory",
+        "free",   "context", "driver", "waiting", "free waits",      "saved at least", NULL};
     struct place place = place_of_kind(kind, "totals");
 
     open_scroller(out, "Buckets: blocks and time");

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/base/one_line.h"
 #include "core/figures/report_json.h"
 #include "formats.h"
 
@@ -94,12 +95,14 @@ static const struct metric metrics[] = {
 
 static void print_label(FILE *out, const char *name, const char *value)
 {
+    char piece[PRINTABLE_BYTES];
+
     fprintf(out, "%s=\"", name);
-    for (; *value != '\0'; value++) {
-        if (*value == '\\' || *value == '"')
+    while (*value != '\0') {
+        take_printable(&value, piece);
+        if (*piece == '\\' || *piece == '"')
             fputc('\\', out);
-        /* Of control characters only the newline could be escaped, and none belongs here. */
-        fputc((unsigned char)*value < 0x20 || *value == 0x7f ? '?' : *value, out);
+        fputs(piece, out);
     }
     fputs("\"", out);
 }

@@ -34,7 +34,7 @@ static int add_event(const struct track *track, const char *phase, const char *n
     json_t *event = json_object();
     int status = json_object_set_new(event, "ph", json_string(phase));
 
-    status |= json_object_set_new(event, "name", json_string_of_any_bytes(name));
+    status |= json_object_set_new(event, "name", json_string_of_any_bytes(name, SIZE_MAX));
     status |= json_object_set_new(event, "pid", json_integer(track->number));
     status |= json_object_set_new(event, "ts", microseconds(at));
     status |= json_object_set_new(event, "args", args);
@@ -50,7 +50,7 @@ static int add_name(const struct track *track)
              process->rank[0] != '\0' ? "rank " : "", process->rank,
              process->rank[0] != '\0' ? ", " : "", process->pid, process->host, process->command);
     return add_event(track, "M", "process_name", 0,
-                     json_pack("{s:o}", "name", json_string_of_any_bytes(name)));
+                     json_pack("{s:o}", "name", json_string_of_any_bytes(name, SIZE_MAX)));
 }
 
 static int add_memory(const struct track *track, const char *name,

@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include "collection.h"
+#include "command_line.h"
 #include "core/base/file_pattern.h"
+#include "core/figures/report_file_json.h"
 #include "pool_environment.h"
 #include "program.h"
 #include "tool.h"
@@ -52,13 +54,15 @@ static char *complete_report_name(const char *report)
     char full[3 * PATH_MAX];
 
     if (!file_pattern_is_valid(report)) {
-        complain(
-            "--report: found \"%s\", allowed is none, stderr or a file name, in which %%p, %%h, "
-            "%%r and %%%% may stand",
-            report);
+        complain("--report: found \"%s\", allowed is none, stderr, - for stdout, or a file name, "
+                 "in which "
+                 "%%p, %%h, %%r and %%%% may stand",
+                 report);
         return NULL;
     }
-    if (*report == '/')
+    if (strcmp(report, "-") == 0)
+        return strdup("/dev/stdout");
+    if (*report == '/' && strlen(report) < SETTINGS_PATH_MAX)
         return strdup(report);
     if (full_report_name(report, full, sizeof(full)) && strlen(full) < SETTINGS_PATH_MAX)
         return strdup(full);
@@ -78,19 +82,62 @@ static bool names_each_process(const char *name)
     return false;
 }
 
+/* False after a complaint, where a report could not be written there. A directory that has the
+ * process's number in its name may be the process's own to make. */
+static bool is_writable(const char *name)
+{
+    char path[SETTINGS_PATH_MAX], directory[SETTINGS_PATH_MAX];
+    const char *slash = strrchr(name, '/');
+
+    snprintf(directory, sizeof(directory), "%.*s", slash == NULL ? 0 : (int)(slash - name), name);
+    if (names_each_process(directory))
+        return true;
+    if (!expand_for_self(name, path, sizeof(path)))
+        return false;
+    if (report_file_check(path) == 0)
+        return true;
+    complain("%s: the report cannot be written: %s", path, strerror(errno));
+    return false;
+}
+
+/* The same of where each process writes on its own, unless that depends on where it is by then. */
+static int check_own_file(const char *name)
+{
+    return *name != '/' || !file_pattern_is_valid(name) || is_writable(name) ? 0 : EXIT_BAD_INPUT;
+}
+
 static int set_variable(const char *name, const char *value)
 {
     return setenv(name, value, 1) == 0 ? 0 : complain("out of memory");
 }
 
-/* What the settings say, for want of --report and CUDAPOOL_REPORT. A file that they name is each
- * process's own business. */
-static void follow_settings(const struct settings *settings, struct collection *collection)
+/* A run that this one is a part of may be over: what it collected in went with it. */
+static bool is_another_runs(const char *name)
 {
-    if (settings->report.at_exit == REPORT_NONE || settings->report.file[0] != '\0')
-        return;
+    const char *figures = getenv("CUDAPOOL_FIGURES");
+    size_t length = figures == NULL ? 0 : strlen(figures);
+
+    return length > 0 && strncmp(name, figures, length) == 0 && name[length] == '/';
+}
+
+/* What the settings say, for want of --report and CUDAPOOL_REPORT. A file that they name is each
+ * process's own business. 0, or the exit status. */
+static int follow_settings(const struct settings *settings, struct collection *collection)
+{
+    if (settings->report.at_exit == REPORT_NONE)
+        return 0;
+    if (settings->report.file[0] != '\0')
+        return check_own_file(settings->report.file);
     collection->wanted = true;
-    collection->as_json = settings->report.at_exit == REPORT_JSON;
+    collection->format = settings->report.at_exit == REPORT_JSON ? JSON : TABLE;
+    return 0;
+}
+
+static enum report_format format_of_name(const char *name)
+{
+    enum report_format format;
+
+    return format_of_file(name, &format) ? format : JSON;
 }
 
 /* A file that is not named for each process is one file for all of them. */
@@ -103,12 +150,14 @@ static int follow_option(const char *report, struct collection *collection)
         return 0;
     }
     collection->file = complete_report_name(report);
-    if (collection->file == NULL)
+    if (collection->file == NULL || !is_writable(collection->file))
         return EXIT_BAD_INPUT;
     collection->wanted = true;
-    collection->as_json = true;
+    collection->format = format_of_name(collection->file);
     collection->each = names_each_process(collection->file);
-    return collection->each ? set_variable("CUDAPOOL_REPORT", collection->file) : 0;
+    return collection->each && collection->format == JSON
+               ? set_variable("CUDAPOOL_REPORT", collection->file)
+               : 0;
 }
 
 /* 0, or the exit status. */
@@ -120,22 +169,15 @@ static int choose_report(const struct run_options *options, const struct setting
     if (options->report != NULL)
         return follow_option(options->report, collection);
     if (variable == NULL || *variable == '\0')
-        follow_settings(settings, collection);
-    else if (strcmp(variable, "stderr") == 0)
-        collection->wanted = true;
-    return 0;
+        return follow_settings(settings, collection);
+    collection->wanted = strcmp(variable, "stderr") == 0;
+    return collection->wanted || strcmp(variable, "none") == 0 || is_another_runs(variable)
+               ? 0
+               : check_own_file(variable);
 }
 
 /* --- the command line ---------------------------------------------------------------------------
  */
-
-static int refuse_option(int option, const char *word)
-{
-    complain("run: %s %s; allowed are --config FILE, --set SETTING=VALUE, --report FILE and "
-             "--all",
-             option == ':' ? "a value is missing after" : "unknown option", word);
-    return -1;
-}
 
 /* Where the program stands in argv, or -1 after an error. */
 static int read_options(int argc, char **argv, struct run_options *options)
@@ -153,8 +195,12 @@ static int read_options(int argc, char **argv, struct run_options *options)
             options->report = optarg;
         else if (option == 'a')
             options->all = true;
-        else if (!pool_options_take(&options->pool, option, optarg))
-            return refuse_option(option, argv[optind - 1]);
+        else if (!pool_options_take(&options->pool, option, optarg)) {
+            refuse_option("run", known, option, argv[optind - 1],
+                          "allowed are --config FILE, --set SETTING=VALUE, --report FILE and "
+                          "--all");
+            return -1;
+        }
     }
     if (optind < argc)
         return optind;
@@ -229,15 +275,19 @@ const struct command run_command = {
         "  --set SETTING=VALUE\n"
         "                  changes one setting, as in --set device.growth_budget=64MiB; may be\n"
         "                  given several times.\n"
-        "  --report FILE   none; stderr, for the table; or a file for the reports as JSON. With "
-        "%p\n"
-        "                  in its name, the process's number, each process writes a file of its\n"
-        "                  own; without, there is one for all. %h is the host's name, %r the "
-        "rank,\n"
-        "                  %% a percent sign. Of a process that was killed, the file is written "
-        "for it.\n"
-        "                  Otherwise $CUDAPOOL_REPORT, or what the settings "
-        "say.\n"
+        "  --report FILE   none; stderr, for the table; or a file, or - for stdout, in the format\n"
+        "                  that the name's end says: .txt, .json, .csv, .html, .prom, .trace (see\n"
+        "                  `cudapool help report`), and otherwise as JSON. With %p in its name, "
+        "the\n"
+        "                  process's number, each process has a file of its own; without, there "
+        "is\n"
+        "                  one for all. %h is the host's name, %r the rank, %% a percent sign. Of "
+        "a\n"
+        "                  process that was killed, the file is written for it. A file that cannot "
+        "be\n"
+        "                  written is an error, and nothing is run; if it fails in the end, the "
+        "table\n"
+        "                  is on stderr. Without it $CUDAPOOL_REPORT decides, or the settings.\n"
         "  --all           all rows and columns of the table, also on a terminal, which otherwise\n"
         "                  has the ten busiest buckets, and what fits it\n"
         "\n"

@@ -25,6 +25,11 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 static void add_counters(struct report_counters *into, const struct report_counters *from,
                          enum peaks peaks)
 {
@@ -51,16 +56,32 @@ static void leave_out_bytes(struct report_counters *counters)
     counters->peak.reserved_bytes = 0;
 }
 
+/* What the history says that all kinds together had reserved at most, at one time. UINT64_MAX: it
+ * says nothing, as in reports of older builds. */
+static uint64_t common_peak(const struct report_device *device)
+{
+    uint64_t peak = 0;
+
+    for (size_t i = 0; i < device->sample_count; i++)
+        peak = larger(peak, device->samples[i].peak_bytes);
+    return peak == 0 ? UINT64_MAX : peak;
+}
+
 struct report_counters device_totals(const struct report_device *device)
 {
     struct report_counters totals = {0};
+    uint64_t largest = 0;
 
     for (size_t i = 0; i < device->kind_count; i++) {
         struct report_counters one = device->kinds[i].totals;
         if (!report_kind_is_of_device(&device->kinds[i]))
             leave_out_bytes(&one);
+        largest = larger(largest, one.peak.reserved_bytes);
         add_counters(&totals, &one, PEAKS_ADD);
     }
+    totals.peak.reserved_bytes =
+        smaller(totals.peak.reserved_bytes, larger(largest, common_peak(device)));
+    totals.peak.live_bytes = smaller(totals.peak.live_bytes, totals.peak.reserved_bytes);
     return totals;
 }
 

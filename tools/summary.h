@@ -72,7 +72,8 @@ double summary_wall_seconds(const struct summary *summary);
  */
 struct report_counters summary_totals(const struct summary *summary);
 
-/* The same of one device. */
+/* The same of one device. The peak of what its kinds had reserved is of one time, as far as its
+ * history tells; that of what was in use is at most their sum. */
 struct report_counters device_totals(const struct report_device *device);
 
 /* What has kept the process from its neighbours, see report_process_line. */

@@ -25,9 +25,12 @@ static json_t *process_to_json(const struct summary_process *process)
     json_t *object = json_object();
     int status = json_object_set_new(object, "pid", json_integer(process->pid));
 
-    status |= json_object_set_new(object, "host", json_string_of_any_bytes(process->host));
-    status |= json_object_set_new(object, "rank", json_string_of_any_bytes(process->rank));
-    status |= json_object_set_new(object, "command", json_string_of_any_bytes(process->command));
+    status |=
+        json_object_set_new(object, "host", json_string_of_any_bytes(process->host, SIZE_MAX));
+    status |=
+        json_object_set_new(object, "rank", json_string_of_any_bytes(process->rank, SIZE_MAX));
+    status |= json_object_set_new(object, "command",
+                                  json_string_of_any_bytes(process->command, SIZE_MAX));
     status |= json_object_set_new(object, "wall_seconds", json_real(process->wall_seconds));
     report_describe_end(process->ending, process->exit, end);
     if (end[0] != '\0')
@@ -57,11 +60,11 @@ static json_t *device_to_json(const struct summary_device *one)
 {
     const struct report_device *device = &one->device;
     json_t *object = json_object();
-    int status = json_object_set_new(object, "host", json_string_of_any_bytes(one->host));
+    int status = json_object_set_new(object, "host", json_string_of_any_bytes(one->host, SIZE_MAX));
 
     status |= json_object_set_new(object, "ordinal", json_integer(device->ordinal));
-    status |= json_object_set_new(object, "name", json_string_of_any_bytes(device->name));
-    status |= json_object_set_new(object, "uuid", json_string_of_any_bytes(device->uuid));
+    status |= json_object_set_new(object, "name", json_string_of_any_bytes(device->name, SIZE_MAX));
+    status |= json_object_set_new(object, "uuid", json_string_of_any_bytes(device->uuid, SIZE_MAX));
     status |= json_object_set_new(object, "processes", json_integer((json_int_t)one->processes));
     status |= json_object_set_new(object, "total_bytes", report_count_to_json(device->total_bytes));
     status |= json_object_set_new(object, "fences", report_count_to_json(device->fences));
@@ -81,7 +84,7 @@ static json_t *device_to_json(const struct summary_device *one)
     return json_unless_failed(object, status);
 }
 
-static json_t *advice_to_json(const struct summary *summary)
+json_t *advice_to_json(const struct summary *summary)
 {
     struct advice *advice = calloc(ADVICE_MOST, sizeof(*advice));
     json_t *array = json_array();
@@ -123,8 +126,9 @@ json_t *summary_to_json(const struct summary *summary)
 
 int print_json(json_t *value, FILE *out)
 {
-    /* 15 digits: 1.15 stays 1.15. */
-    char *text = value == NULL ? NULL : json_dumps(value, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    /* 15 digits: 1.15 stays 1.15. ASCII: no name does anything to a terminal. */
+    const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(15) | JSON_ENSURE_ASCII;
+    char *text = value == NULL ? NULL : json_dumps(value, flags);
 
     json_decref(value);
     if (text == NULL)

@@ -44,8 +44,8 @@ static const struct table_column columns[COLUMNS] = {
 
 static void fill_text(char cell[CELL_BYTES], const char *text)
 {
-    snprintf(cell, CELL_BYTES, "%.24s", text);
-    replace_control_characters(cell);
+    snprintf(cell, CELL_BYTES, "%.*s", (int)whole_characters(text, 24), text);
+    make_printable(cell, CELL_BYTES);
 }
 
 static void fill_row(struct row *row, const struct summary_process *process)
@@ -113,6 +113,7 @@ static void print_processes(const struct summary *summary, const struct look *lo
     fprintf(out, "  %scommand%s\n", style_begin(look, STYLE_BOLD), style_end(look, STYLE_BOLD));
     for (size_t i = 0; i < summary->process_count; i++)
         print_process(&table, &summary->processes[i], out);
+    table_print_left_out(&table, out);
 }
 
 static void print_neighbours(const struct summary_device *device, FILE *out)

@@ -11,46 +11,77 @@
 #include <term.h>
 #include <unistd.h>
 
-bool is_terminal(FILE *out)
+static bool leads_to_terminal(int fd)
 {
-    int fd = fileno(out);
-
     return fd >= 0 && isatty(fd) == 1;
 }
 
-static int width_of(FILE *out)
+bool is_terminal(FILE *out)
+{
+    return leads_to_terminal(fileno(out));
+}
+
+static int width_of(int fd)
 {
     struct winsize size = {0};
 
-    if (ioctl(fileno(out), TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+    if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
         return 80;
     return size.ws_col;
 }
 
-static bool has_colours(FILE *out)
+/* What the terminal's description says of it; false where nobody knows it. */
+static bool describes(int fd, bool (*has)(void))
 {
-    const char *unwanted = getenv("NO_COLOR"), *terminal = getenv("TERM");
+    const char *name = getenv("TERM");
     TERMINAL *before = cur_term;
     int failed = 0;
 
-    if ((unwanted != NULL && *unwanted != '\0') || terminal == NULL || *terminal == '\0')
+    if (name == NULL || *name == '\0' || setupterm(name, fd, &failed) != OK)
         return false;
-    if (setupterm(terminal, fileno(out), &failed) != OK)
-        return false;
-    bool has_them = tigetnum("colors") >= 8;
+    bool has_it = has();
     del_curterm(set_curterm(before));
-    return has_them;
+    return has_it;
+}
+
+static bool has_eight_colours(void)
+{
+    return tigetnum("colors") >= 8;
+}
+
+static bool has_colours(int fd)
+{
+    const char *unwanted = getenv("NO_COLOR");
+
+    return (unwanted == NULL || *unwanted == '\0') && describes(fd, has_eight_colours);
+}
+
+static bool has_cursor_addresses(void)
+{
+    const char *sequence = tigetstr("cup");
+
+    return sequence != NULL && sequence != (const char *)-1;
+}
+
+bool terminal_is_drawn_on(FILE *out)
+{
+    return is_terminal(out) && describes(fileno(out), has_cursor_addresses);
+}
+
+struct look terminal_look_of(int fd, bool all)
+{
+    struct look look = {.all = all, .more = "--all"};
+
+    if (leads_to_terminal(fd)) {
+        look.width = width_of(fd);
+        look.colour = has_colours(fd);
+    }
+    return look;
 }
 
 struct look terminal_look(FILE *out, bool all)
 {
-    struct look look = {.all = all, .more = "--all"};
-
-    if (is_terminal(out)) {
-        look.width = width_of(out);
-        look.colour = has_colours(out);
-    }
-    return look;
+    return terminal_look_of(fileno(out), all);
 }
 
 FILE *folding_begin(struct folding *folding, const struct look *look, FILE *out)

@@ -14,8 +14,10 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "command_line.h"
 #include "core/base/readable.h"
 #include "core/figures/report_table.h"
+#include "terminal.h"
 #include "tool.h"
 #include "top_draw.h"
 #include "top_rows.h"
@@ -39,9 +41,13 @@ static void end(int signal)
 static void print_rows(const struct table_column *columns, const char *heading,
                        const struct top_row *rows, size_t count)
 {
+    struct look look = terminal_look(stdout, false);
+    char left_out[TABLE_NAMES_BYTES];
     struct table table;
 
-    table_begin(&table, columns, TOP_COLUMNS, READABLE_BYTES, &look_of_files);
+    look.colour = false;
+    table_begin(&table, columns, TOP_COLUMNS, READABLE_BYTES, &look);
+    table.beside = TOP_TEXT_LEAST;
     for (size_t i = 0; i < count; i++)
         table_measure(&table, rows[i].cells[0]);
     table_fit(&table);
@@ -50,9 +56,14 @@ static void print_rows(const struct table_column *columns, const char *heading,
     for (size_t i = 0; i < count; i++) {
         table_print(&table, rows[i].cells[0], NULL, stdout);
         fputs("  ", stdout);
-        report_print_text(stdout, rows[i].text);
+        if (look.width > 0)
+            print_cut_off(rows[i].text, look.width - table_width(&table) - 2, stdout);
+        else
+            report_print_text(stdout, rows[i].text);
         putchar('\n');
     }
+    if (table_left_out(&table, left_out, sizeof(left_out)))
+        printf("  left out for width: %s\n", left_out);
 }
 
 static void print_title(const struct view *view)
@@ -186,6 +197,11 @@ static int read_operand(const char *operand, struct view *view)
     return result;
 }
 
+static const struct option known_options[] = {{"interval", required_argument, NULL, 'i'},
+                                              {"count", required_argument, NULL, 'n'},
+                                              {"sort", required_argument, NULL, 's'},
+                                              {0}};
+
 static int take_option(int option, const char *word, struct top_options *options)
 {
     long long count = 0;
@@ -201,21 +217,17 @@ static int take_option(int option, const char *word, struct top_options *options
         options->count = (unsigned long)count;
         return status;
     default:
-        return complain("top: %s %s; allowed are --interval SECONDS, --count NUMBER and --sort KEY",
-                        option == ':' ? "a value is missing after" : "unknown option", word);
+        return refuse_option("top", known_options, option, word,
+                             "allowed are --interval SECONDS, --count NUMBER and --sort KEY");
     }
 }
 
 static int read_options(int argc, char **argv, struct top_options *options, struct view *view)
 {
-    static const struct option known[] = {{"interval", required_argument, NULL, 'i'},
-                                          {"count", required_argument, NULL, 'n'},
-                                          {"sort", required_argument, NULL, 's'},
-                                          {0}};
     int option, status = 0;
 
     opterr = 0;
-    while (status == 0 && (option = getopt_long(argc, argv, ":", known, NULL)) != -1)
+    while (status == 0 && (option = getopt_long(argc, argv, ":", known_options, NULL)) != -1)
         status = take_option(option, argv[optind - 1], options);
     if (status == 0 && argc - optind > 1)
         return complain("top: found \"%s\" after \"%s\"; allowed is one process or directory",

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/one_line.h"
 #include "core/base/readable.h"
 #include "core/base/table.h"
 #include "terminal.h"
@@ -35,7 +36,7 @@ static void begin_colours(void)
 
 bool top_draw_begin(void)
 {
-    if (!is_terminal(stdout) || !is_terminal(stdin))
+    if (!terminal_is_drawn_on(stdout) || !is_terminal(stdin))
         return false;
     struct look look = terminal_look(stdout, false);
     /* Characters only: numbers are read and written with a point. */
@@ -91,6 +92,9 @@ void put(const char *text, int columns)
 /* --- devices ------------------------------------------------------------------------------------
  */
 
+/* Room for a device's number and name. */
+#define DEVICE_TEXT_BYTES 640
+
 /* So many of a bar's columns for a part of the whole; what there is at all, is seen. */
 static int columns_of(uint64_t part, uint64_t whole, int columns)
 {
@@ -101,6 +105,14 @@ static int columns_of(uint64_t part, uint64_t whole, int columns)
     return share > 0 ? share : 1;
 }
 
+/* What a part of a bar is made of: its colour tells parts apart, or else its character. */
+static int mark_of(enum colours number)
+{
+    static const int marks[] = {[COLOUR_LIVE] = '#', [COLOUR_CACHED] = '+', [COLOUR_PENDING] = '-'};
+
+    return in_colour ? '|' : marks[number];
+}
+
 static int put_part(uint64_t part, uint64_t whole, int columns, int left, enum colours number)
 {
     int share = columns_of(part, whole, columns);
@@ -108,19 +120,26 @@ static int put_part(uint64_t part, uint64_t whole, int columns, int left, enum c
     share = share > left ? left : share;
     attron(colour(number));
     for (int i = 0; i < share; i++)
-        addch('|');
+        addch((chtype)mark_of(number));
     attroff(colour(number));
     return share;
+}
+
+static void describe_device(const struct report_device *device, char text[DEVICE_TEXT_BYTES])
+{
+    snprintf(text, DEVICE_TEXT_BYTES, "device %d, %s", device->ordinal, device->name);
+    make_printable(text, DEVICE_TEXT_BYTES);
 }
 
 /* "device 0, NVIDIA H200 [|||||     1.2 GiB of 139.8 GiB]" */
 static void put_device(const struct top_device *device, int line, int name_width)
 {
-    char name[320], amount[3 * READABLE_BYTES], used[READABLE_BYTES], size[READABLE_BYTES];
+    char name[DEVICE_TEXT_BYTES], amount[3 * READABLE_BYTES], used[READABLE_BYTES],
+        size[READABLE_BYTES];
     uint64_t whole = device->device->total_bytes;
     uint64_t held = saturating_sum(device->live, saturating_sum(device->cached, device->pending));
 
-    snprintf(name, sizeof(name), "device %d, %s", device->device->ordinal, device->device->name);
+    describe_device(device->device, name);
     readable_bytes(held, used);
     readable_bytes(whole, size);
     snprintf(amount, sizeof(amount), "%s of %s", used, size);
@@ -139,30 +158,35 @@ static void put_device(const struct top_device *device, int line, int name_width
     mvaddstr(line, COLS - 1, "]");
 }
 
-/* What the bars' colours mean, after the last of them. */
+/* What the bars' parts mean, after the last of them. */
 static void put_legend(int line)
 {
+    static const struct {
+        enum colours number;
+        const char *name;
+    } parts[] = {{COLOUR_LIVE, "in use"}, {COLOUR_CACHED, "cached"}, {COLOUR_PENDING, "pending"}};
+    char text[32];
+
     move(line, 0);
-    attron(colour(COLOUR_LIVE));
-    put("| in use  ", COLS);
-    attroff(colour(COLOUR_LIVE));
-    attron(colour(COLOUR_CACHED));
-    put("| cached  ", COLS - 10);
-    attroff(colour(COLOUR_CACHED));
-    attron(colour(COLOUR_PENDING));
-    put("| pending", COLS - 20);
-    attroff(colour(COLOUR_PENDING));
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        snprintf(text, sizeof(text), "%c %s  ", mark_of(parts[i].number), parts[i].name);
+        attron(colour(parts[i].number));
+        put(text, COLS - getcurx(stdscr) - 1);
+        attroff(colour(parts[i].number));
+    }
 }
 
 int put_devices(const struct view *view)
 {
+    char name[DEVICE_TEXT_BYTES];
     struct top_device *devices;
     size_t count = top_find_devices(view, &devices), most = LINES > 9 ? (size_t)LINES / 3 : 1;
     int widest = 0, line = 1;
 
     count = count > most ? most : count;
     for (size_t i = 0; i < count; i++) {
-        int width = text_width(devices[i].device->name) + 11;
+        describe_device(devices[i].device, name);
+        int width = text_width(name);
         widest = width > widest ? width : widest;
     }
     widest = widest > COLS / 3 ? COLS / 3 : widest;

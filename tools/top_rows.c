@@ -86,7 +86,7 @@ static void fill_neighbours(struct top_row *row, const struct watched *watched)
         state = "asks";
     snprintf(row->cells[TOP_GROUP], READABLE_BYTES, "%.*s", READABLE_BYTES - 1, group);
     snprintf(row->cells[TOP_NEIGHBOURS], READABLE_BYTES, "%s", state);
-    replace_control_characters(row->cells[TOP_GROUP]);
+    make_printable(row->cells[TOP_GROUP], READABLE_BYTES);
 }
 
 /* Without figures it is not known when it started its pool. */
@@ -115,8 +115,8 @@ static int add_process(struct top_rows *rows, const struct watched *watched)
     fill_neighbours(row, watched);
     snprintf(row->text, sizeof(row->text), "%.255s",
              process->command[0] != '\0' ? process->command : "?");
-    replace_control_characters(row->cells[TOP_RANK]);
-    replace_control_characters(row->text);
+    make_printable(row->cells[TOP_RANK], READABLE_BYTES);
+    make_printable(row->text, sizeof(row->text));
     return 0;
 }
 

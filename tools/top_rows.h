@@ -44,6 +44,9 @@ struct top_row {
     struct rates rates;
 };
 
+/* What a row's text takes at least of a terminal's columns, with the gap before it. */
+#define TOP_TEXT_LEAST 20
+
 struct top_rows {
     struct top_row *rows;
     size_t count, room;

@@ -24,16 +24,20 @@ struct screen {
     struct view *view;
     enum top_order order;
     enum screen_page page, behind_help;
-    struct process_identity process; /* whose buckets are shown, or that is chosen */
-    size_t chosen;                   /* its row, or that of a bucket */
-    size_t first;                    /* the first row that is on the screen */
-    size_t rows_fit;                 /* how many are */
+    struct process_identity process;  /* whose buckets are shown, or that is chosen */
+    size_t chosen;                    /* its row, or that of a bucket */
+    size_t first;                     /* the first row that is on the screen */
+    size_t rows_fit;                  /* how many are */
+    char left_out[TABLE_NAMES_BYTES]; /* columns for which it is too narrow */
     struct top_rows rows;
     struct trimming trimming; /* the last one, which may be under way */
     double trimming_until;
     char message[TRIMMING_BYTES]; /* instead of the keys, until the next one */
     bool ends;
 };
+
+/* Room for what is said of rows and columns that are not shown. */
+#define LEFT_OUT_BYTES (TABLE_NAMES_BYTES + 64)
 
 static double seconds_now(void)
 {
@@ -46,18 +50,34 @@ static double seconds_now(void)
 /* --- drawing: the top ---------------------------------------------------------------------------
  */
 
+/* What there is no room for: "; 3 rows more; no room for rank, group". */
+static void describe_left_out(const struct screen *screen, char text[LEFT_OUT_BYTES])
+{
+    size_t rows = screen->rows.count, length = 0;
+
+    text[0] = '\0';
+    if (rows > screen->rows_fit)
+        length = (size_t)snprintf(text, LEFT_OUT_BYTES, "; %zu row%s more", rows - screen->rows_fit,
+                                  rows - screen->rows_fit == 1 ? "" : "s");
+    if (screen->left_out[0] != '\0')
+        snprintf(text + length, LEFT_OUT_BYTES - length, "; no room for %s", screen->left_out);
+}
+
+/* Where all of it does not fit, the beginning is what nobody misses. */
 static void put_title(const struct screen *screen)
 {
-    char line[160], clock[16];
+    char line[160 + LEFT_OUT_BYTES], clock[16], left_out[LEFT_OUT_BYTES];
     time_t now = time(NULL);
     struct tm local;
 
+    describe_left_out(screen, left_out);
     strftime(clock, sizeof(clock), "%H:%M:%S", localtime_r(&now, &local));
-    snprintf(line, sizeof(line), "cudapool top, %s: %zu process%s on the pool", clock,
-             screen->view->count, screen->view->count == 1 ? "" : "es");
+    int start = snprintf(line, sizeof(line), "cudapool top, %s: ", clock);
+    snprintf(line + start, sizeof(line) - (size_t)start, "%zu process%s on the pool%s",
+             screen->view->count, screen->view->count == 1 ? "" : "es", left_out);
     move(0, 0);
     attron(A_BOLD);
-    put(line, COLS);
+    put(text_width(line) <= COLS ? line : line + start, COLS);
     attroff(A_BOLD);
 }
 
@@ -133,6 +153,9 @@ static void put_row(const struct screen *screen, const struct table *table, size
     put_cells(table, row->cells[0], row->text, -1);
     if (is_chosen)
         attroff(mark);
+    /* Not every terminal shows text in reverse. */
+    if (is_chosen && !is_in_colour())
+        mvaddch(line, 0, '>');
 }
 
 /* The rows that fit below the line, the chosen one among them. */
@@ -143,10 +166,11 @@ static void put_rows(struct screen *screen, int line)
 
     table_begin(&table, screen->page == PAGE_PROCESSES ? top_process_columns : top_bucket_columns,
                 TOP_COLUMNS, READABLE_BYTES, &look);
-    table.beside = 20;
+    table.beside = TOP_TEXT_LEAST;
     for (size_t i = 0; i < screen->rows.count; i++)
         table_measure(&table, screen->rows.rows[i].cells[0]);
     table_fit(&table);
+    table_left_out(&table, screen->left_out, sizeof(screen->left_out));
     put_headings(screen, &table, line++);
     screen->rows_fit = LINES - 1 > line ? (size_t)(LINES - 1 - line) : 1;
     if (screen->chosen < screen->first)
@@ -175,7 +199,7 @@ static void put_owner(const struct screen *screen, int line)
         snprintf(text, sizeof(text), "process %lld, which has no figures: %s",
                  (long long)process->pid, process->command);
     move(line, 0);
-    replace_control_characters(text);
+    make_printable(text, sizeof(text));
     put(text, COLS);
 }
 
@@ -238,7 +262,7 @@ static void draw(struct screen *screen)
     if (screen->page == PAGE_HELP) {
         put_help();
     } else {
-        put_title(screen);
+        screen->left_out[0] = '\0';
         int line = put_devices(screen->view);
         if (screen->page == PAGE_BUCKETS)
             put_owner(screen, line++);
@@ -248,6 +272,7 @@ static void draw(struct screen *screen)
             move(line, 0);
             put("No process of yours is on the pool: cudapool run PROGRAM starts one.", COLS);
         }
+        put_title(screen);
     }
     put_keys(screen);
     refresh();
@@ -325,6 +350,13 @@ static void begin_trimming(struct screen *screen)
 {
     const struct watched *watched = watched_process(screen);
 
+    /* One that is under way goes on: what it has given already counts. */
+    if (watched != NULL && screen->trimming.demand != NULL &&
+        is_same_identity(&screen->trimming.process, &watched->identity)) {
+        screen->trimming_until = seconds_now() + TRIMMING_SECONDS;
+        follow_trimming(screen);
+        return;
+    }
     trimming_end(&screen->trimming);
     if (screen->view->board == NULL) {
         snprintf(screen->message, sizeof(screen->message), "trim: nobody can be asked: %s",

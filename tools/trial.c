@@ -8,7 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,36 +19,55 @@
 #include "core/settings/config_json.h"
 #include "pool_environment.h"
 
-/* --- files --------------------------------------------------------------------------------------
+/* Of what it wrote to stderr. */
+#define LAST_BYTES 4096
+#define LAST_LINES 10
+
+/* --- its input ----------------------------------------------------------------------------------
  */
 
-int trial_read_input(struct trial_input *input)
+static int complain_of_input(void)
+{
+    return complain("the program's input cannot be kept: %s", strerror(errno));
+}
+
+/* Whoever wonders why nothing happens is told. */
+static void tell_of_waiting(void)
+{
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+
+    if (poll(&input, 1, 1000) == 0)
+        fputs("cudapool: try: each run gets the same input: reading stdin to its end; with "
+              "</dev/null there is none\n",
+              stderr);
+}
+
+int trial_read_input(struct trial_setup *setup)
 {
     char buffer[65536];
     ssize_t got = 0;
 
-    input->copy = NULL;
+    setup->input = NULL;
     if (isatty(STDIN_FILENO) == 1)
         return 0;
-    input->copy = tmpfile();
-    if (input->copy == NULL)
-        return complain("the program's input cannot be kept: %s", strerror(errno));
+    setup->input = tmpfile();
+    if (setup->input == NULL)
+        return complain_of_input();
+    tell_of_waiting();
     while ((got = read(STDIN_FILENO, buffer, sizeof(buffer))) > 0 || (got < 0 && errno == EINTR))
         if (got > 0)
-            fwrite(buffer, 1, (size_t)got, input->copy);
-    if (fflush(input->copy) != 0)
-        return complain("the program's input cannot be kept: %s", strerror(errno));
-    return 0;
+            fwrite(buffer, 1, (size_t)got, setup->input);
+    return fflush(setup->input) == 0 ? 0 : complain_of_input();
 }
 
 /* A descriptor of the input from its start, or -1. */
-static int open_input(const struct trial_input *input)
+static int open_input(const struct trial_setup *setup)
 {
     char name[64];
 
-    if (input->copy == NULL)
+    if (setup->input == NULL)
         return open("/dev/null", O_RDONLY | O_CLOEXEC);
-    snprintf(name, sizeof(name), "/proc/self/fd/%d", fileno(input->copy));
+    snprintf(name, sizeof(name), "/proc/self/fd/%d", fileno(setup->input));
     return open(name, O_RDONLY | O_CLOEXEC);
 }
 
@@ -116,50 +135,91 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* program_run leaves signals blocked, which the next program would inherit. */
-static int run_with_signals(char **argv, const struct program_files *files, struct trial *trial)
+/* The end of a text: so many lines of it. */
+static const char *last_lines(const char *text)
 {
-    sigset_t mask;
+    const char *start = text + strlen(text);
 
-    sigprocmask(SIG_SETMASK, NULL, &mask);
+    for (int lines = 0; start > text; start--)
+        if (start[-1] == '\n' && start[0] != '\0' && ++lines == LAST_LINES)
+            break;
+    return start;
+}
+
+/* Bars of progress come back to the start of their lines. What a terminal would obey is escaped
+ * where it is shown. */
+static void divide_into_lines(char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (text[i] == '\r')
+            text[i] = '\n';
+        else if (text[i] == '\t' || text[i] == '\0')
+            text[i] = ' ';
+}
+
+/* NULL where there are none, or memory is short. */
+static char *last_words_of(FILE *error)
+{
+    char text[LAST_BYTES + 1];
+    long bytes = fseek(error, 0, SEEK_END) == 0 ? ftell(error) : 0;
+
+    if (bytes <= 0 || fseek(error, bytes > LAST_BYTES ? bytes - LAST_BYTES : 0, SEEK_SET) != 0)
+        return NULL;
+    size_t got = fread(text, 1, LAST_BYTES, error);
+    text[got] = '\0';
+    divide_into_lines(text, got);
+    return strdup(last_lines(text));
+}
+
+/* Runs the program on these files. */
+static int run_apart(struct trial_setup *setup, struct program_apart *apart, struct trial *trial)
+{
+    int ignored;
     double started = now();
-    int status = EXIT_CANNOT_RUN;
-    if (!program_run(argv, files, &trial->end, &status))
-        complain("%s: %s", argv[0], strerror(errno));
+
+    if (!program_run(setup->program, apart, &trial->end, &ignored)) {
+        complain("%s: %s", setup->program[0], strerror(errno));
+        return EXIT_CANNOT_RUN;
+    }
     trial->seconds = now() - started;
-    sigprocmask(SIG_SETMASK, &mask, NULL);
+    if (apart->ended_by != 0)
+        setup->ended_by = apart->ended_by;
+    return 0;
+}
+
+static int run_on_files(struct trial_setup *setup, FILE *out, FILE *error, struct trial *trial)
+{
+    struct program_apart apart = {.in = open_input(setup),
+                                  .out = fileno(out),
+                                  .error = fileno(error),
+                                  .mask = &setup->mask,
+                                  .look = setup->look,
+                                  .context = setup->context};
+
+    if (apart.in < 0)
+        return complain_of_input();
+    int status = run_apart(setup, &apart, trial);
+    close(apart.in);
+    if (status == 0)
+        status = outputs_keep(&setup->kept, out, &trial->output);
+    if (status == 0 && trial_failed(trial))
+        trial->last_words = last_words_of(error);
     return status;
 }
 
-/* What its program and dynamic linker would have said on stderr is shown. */
-static int show_why(const struct trial *trial)
+static int run_in_files(struct trial_setup *setup, struct trial *trial)
 {
-    int c;
+    FILE *out = tmpfile(), *error = tmpfile();
+    int status =
+        out == NULL || error == NULL
+            ? complain("a file for the program's output cannot be made: %s", strerror(errno))
+            : run_on_files(setup, out, error, trial);
 
-    rewind(trial->error);
-    while ((c = fgetc(trial->error)) != EOF)
-        fputc(c, stderr);
-    return trial->end.program == 0 ? EXIT_CANNOT_RUN : trial->end.status;
-}
-
-static int run_in_files(char **argv, const struct trial_input *input, struct trial *trial)
-{
-    trial->out = tmpfile();
-    trial->error = tmpfile();
-    struct program_files files = {.in = open_input(input)};
-
-    if (trial->out == NULL || trial->error == NULL || files.in < 0) {
-        if (files.in >= 0)
-            close(files.in);
-        return complain("a file for the program's output cannot be made: %s", strerror(errno));
-    }
-    files.out = fileno(trial->out);
-    files.error = fileno(trial->error);
-    int status = run_with_signals(argv, &files, trial);
-    close(files.in);
-    return trial->end.program == 0 || status == EXIT_CANNOT_RUN || status == EXIT_NOT_FOUND
-               ? show_why(trial)
-               : 0;
+    if (out != NULL)
+        fclose(out);
+    if (error != NULL)
+        fclose(error);
+    return status;
 }
 
 /* The reports of all its processes as one. */
@@ -168,173 +228,72 @@ static int summarize(struct reports *reports, struct trial *trial)
     for (size_t i = 0; i < reports->count; i++)
         if (summary_add(&trial->summary, &reports->reports[i]) != 0)
             return complain("memory is short");
-    if (summary_finish(&trial->summary) != 0)
-        return complain("memory is short");
-    trial->has_report = reports->count > 0;
-    return 0;
+    return summary_finish(&trial->summary) == 0 ? 0 : complain("memory is short");
 }
 
-static int run_with_pool(char **argv, const struct trial_input *input,
-                         const struct settings *settings, struct trial *trial)
+static int run_with_pool(struct trial_setup *setup, const struct settings *settings,
+                         struct trial *trial)
 {
     struct collection collection = {.wanted = true};
-    int status = prepare_pool(argv[0], settings);
+    int status = prepare_pool(setup->program[0], settings);
 
     if (status != 0)
         return status;
     if (!collection_start(&collection, &settings->figures))
         return EXIT_BAD_INPUT;
-    status = run_in_files(argv, input, trial);
+    status = run_in_files(setup, trial);
     struct reports reports = collection_take(&collection, &trial->end);
     if (status == 0)
         status = summarize(&reports, trial);
     reports_free(&reports);
+    collection_free(&collection);
     return status;
 }
 
-static int run_without_pool(char **argv, const struct trial_input *input, struct trial *trial)
+static int run_without_pool(struct trial_setup *setup, struct trial *trial)
 {
     const char *preload = getenv("LD_PRELOAD");
 
     if (preload != NULL && strstr(preload, "libcudapool_preload.so") != NULL)
         setenv("CUDAPOOL_DISABLE", "1", 1);
     unsetenv("CUDAPOOL_CONFIG");
-    return run_in_files(argv, input, trial);
+    return run_in_files(setup, trial);
 }
 
-int trial_run(char **argv, const struct trial_input *input, const struct settings *settings,
-              struct trial *trial)
+int trial_run(struct trial_setup *setup, const struct settings *settings, struct trial *trial)
 {
     struct environment saved = save_environment();
-    int status;
+    sigset_t mask;
 
     memset(trial, 0, sizeof(*trial));
-    status = settings == NULL ? run_without_pool(argv, input, trial)
-                              : run_with_pool(argv, input, settings, trial);
+    /* program_run leaves signals blocked. */
+    sigprocmask(SIG_SETMASK, NULL, &mask);
+    int status =
+        settings == NULL ? run_without_pool(setup, trial) : run_with_pool(setup, settings, trial);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     restore_environment(&saved);
     return status;
 }
 
-/* --- comparing ----------------------------------------------------------------------------------
- */
+bool trial_was_not_run(const struct trial *trial)
+{
+    return trial->end.signal == 0 &&
+           (trial->end.status == EXIT_CANNOT_RUN || trial->end.status == EXIT_NOT_FOUND);
+}
+
+bool trial_failed(const struct trial *trial)
+{
+    return trial->end.signal != 0 || trial->end.status != 0;
+}
 
 bool trials_ended_alike(const struct trial *one, const struct trial *other)
 {
     return one->end.signal == other->end.signal && one->end.status == other->end.status;
 }
 
-/* A line of a file, in memory that getline has grown. */
-struct line {
-    FILE *file;
-    char *text;
-    size_t room, length;
-    bool is_there;
-};
-
-static void read_line(struct line *line)
-{
-    ssize_t got = getline(&line->text, &line->room, line->file);
-
-    line->is_there = got >= 0;
-    line->length = got < 0 ? 0 : (size_t)got;
-}
-
-static bool is_same(const struct line *one, const struct line *other)
-{
-    return one->is_there == other->is_there && one->length == other->length &&
-           (one->length == 0 || memcmp(one->text, other->text, one->length) == 0);
-}
-
-/* Past the digits and points of a number. */
-static size_t skip_number(const struct line *line, size_t i)
-{
-    while (i < line->length && strchr("0123456789.", line->text[i]) != NULL &&
-           line->text[i] != '\0')
-        i++;
-    return i;
-}
-
-static bool is_digit(const struct line *line, size_t i)
-{
-    return i < line->length && line->text[i] >= '0' && line->text[i] <= '9';
-}
-
-/* The same but for its numbers, and the spaces that put them into columns. */
-static bool is_same_without_numbers(const struct line *one, const struct line *other)
-{
-    size_t i = 0, j = 0;
-
-    if (one->is_there != other->is_there)
-        return false;
-    while (i < one->length || j < other->length) {
-        while (i < one->length && one->text[i] == ' ')
-            i++;
-        while (j < other->length && other->text[j] == ' ')
-            j++;
-        bool digits = is_digit(one, i) && is_digit(other, j);
-        if (!digits && (i >= one->length || j >= other->length || one->text[i] != other->text[j]))
-            return i >= one->length && j >= other->length;
-        i = digits ? skip_number(one, i) : i + 1;
-        j = digits ? skip_number(other, j) : j + 1;
-    }
-    return true;
-}
-
-static void cut_line(const struct line *line, char text[TRIAL_LINE_BYTES])
-{
-    size_t kept = line->length < TRIAL_LINE_BYTES - 4 ? line->length : TRIAL_LINE_BYTES - 4;
-
-    for (size_t i = 0; i < kept; i++) {
-        unsigned char c = (unsigned char)line->text[i];
-        text[i] = (char)(c < 0x20 || c == 0x7f ? ' ' : c);
-    }
-    while (kept > 0 && text[kept - 1] == ' ')
-        kept--;
-    snprintf(text + kept, TRIAL_LINE_BYTES - kept, "%s", line->length > kept + 4 ? "..." : "");
-}
-
-/* Whether the lines tell that the runs differ; again: of a run that should be as the first. */
-static bool tell_apart(const struct line *one, const struct line *other, const struct line *again)
-{
-    bool varies = again->file == NULL || !is_same(one, again);
-
-    return !is_same(one, other) && !(varies && is_same_without_numbers(one, other));
-}
-
-bool trials_differ(const struct trial *one, const struct trial *again, const struct trial *other,
-                   struct trial_difference *difference)
-{
-    struct line lines[3] = {
-        {.file = one->out}, {.file = other->out}, {.file = again == NULL ? NULL : again->out}};
-    bool differ;
-
-    for (int i = 0; i < 3; i++)
-        if (lines[i].file != NULL)
-            rewind(lines[i].file);
-    difference->line = 0;
-    do {
-        for (int i = 0; i < 3; i++)
-            if (lines[i].file != NULL)
-                read_line(&lines[i]);
-        difference->line++;
-        differ = tell_apart(&lines[0], &lines[1], &lines[2]);
-    } while (!differ && (lines[0].is_there || lines[1].is_there));
-    for (int i = 0; i < 3; i++) {
-        if (i < 2) {
-            difference->is_there[i] = lines[i].is_there;
-            cut_line(&lines[i], difference->text[i]);
-        }
-        free(lines[i].text);
-    }
-    return differ;
-}
-
 void trial_free(struct trial *trial)
 {
-    if (trial->out != NULL)
-        fclose(trial->out);
-    if (trial->error != NULL)
-        fclose(trial->error);
+    free(trial->last_words);
     summary_free(&trial->summary);
     memset(trial, 0, sizeof(*trial));
 }

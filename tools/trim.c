@@ -11,6 +11,7 @@
 #include <strings.h>
 #include <time.h>
 
+#include "command_line.h"
 #include "core/base/readable.h"
 #include "core/figures/figures_report.h"
 #include "tool.h"
@@ -193,6 +194,11 @@ static int read_wait(const char *text, double *wait)
                     text);
 }
 
+static const struct option known_options[] = {{"all", no_argument, NULL, 'a'},
+                                              {"device", required_argument, NULL, 'd'},
+                                              {"wait", required_argument, NULL, 'w'},
+                                              {0}};
+
 static int take_option(int option, const char *word, struct trim *trim)
 {
     switch (option) {
@@ -205,8 +211,8 @@ static int take_option(int option, const char *word, struct trim *trim)
     case 'w':
         return read_wait(optarg, &trim->wait);
     default:
-        return complain("trim: %s %s; allowed are --all, --device DEVICE and --wait SECONDS",
-                        option == ':' ? "a value is missing after" : "unknown option", word);
+        return refuse_option("trim", known_options, option, word,
+                             "allowed are --all, --device DEVICE and --wait SECONDS");
     }
 }
 
@@ -229,14 +235,10 @@ static int read_pids(struct trim *trim)
 
 static int read_options(int argc, char **argv, struct trim *trim)
 {
-    static const struct option known[] = {{"all", no_argument, NULL, 'a'},
-                                          {"device", required_argument, NULL, 'd'},
-                                          {"wait", required_argument, NULL, 'w'},
-                                          {0}};
     int option, status = 0;
 
     opterr = 0;
-    while (status == 0 && (option = getopt_long(argc, argv, ":", known, NULL)) != -1)
+    while (status == 0 && (option = getopt_long(argc, argv, ":", known_options, NULL)) != -1)
         status = take_option(option, argv[optind - 1], trim);
     trim->pids = argv + optind;
     trim->pid_count = argc - optind;

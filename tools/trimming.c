@@ -35,7 +35,7 @@ static void name_process(const char *command, char *name, size_t bytes)
     }
     memcpy(name, command, length);
     memcpy(name + length, command[length] != '\0' ? "..." : "", command[length] != '\0' ? 4 : 1);
-    replace_control_characters(name);
+    make_printable(name, bytes);
 }
 
 /* What it keeps, as its figures say, or else the board. */
@@ -85,22 +85,12 @@ struct trimming trimming_begin(const struct view *view, const struct watched *wa
     trimming.outcome =
         trimming.demand != NULL ? TRIM_UNDER_WAY : outcome_unasked(&trimming, watched);
     snprintf(trimming.why, sizeof(trimming.why), "%s", why == NULL ? "" : why);
-    replace_control_characters(trimming.why);
+    make_printable(trimming.why, sizeof(trimming.why));
     return trimming;
 }
 
 /* --- what it answers ----------------------------------------------------------------------------
  */
-
-static bool is_stopped(int64_t pid)
-{
-    char path[64], text[1024];
-
-    snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)pid);
-    read_text(path, text, sizeof(text));
-    char state = *process_field(text, PROCESS_STATE);
-    return state == 'T' || state == 't';
-}
 
 void trimming_look(struct trimming *trimming)
 {
@@ -110,7 +100,7 @@ void trimming_look(struct trimming *trimming)
     trimming->given = progress.given;
     trimming->pending = progress.pending;
     if (progress.silent > 0)
-        trimming->outcome = !trimming->is_elsewhere && is_stopped(trimming->process.pid)
+        trimming->outcome = !trimming->is_elsewhere && process_is_stopped(trimming->process.pid)
                                 ? TRIM_STOPPED
                                 : TRIM_SILENT;
     else

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 /* More faults than threads can bring before the first of them has replaced the mapping: then it
@@ -32,6 +33,10 @@ static struct guarded mappings[BUS_GUARD_MAPPINGS];
 static _Atomic unsigned faults; /* relaxed: it orders nothing */
 static _Atomic bool handles;    /* whoever exchanges it first installs the handler */
 static struct sigaction before; /* what SIGBUS did before; written before the handler is there */
+
+/* Set once some thread has been made to take SIGBUS that the program keeps from it. Relaxed: that
+ * thread sees it, and so do those that it makes, which inherit what it blocks. */
+static _Atomic bool unblocked;
 
 static bool is_in(const struct guarded *mapping, const void *address)
 {
@@ -91,31 +96,69 @@ static bool mend(const siginfo_t *info)
     return has_replaced(mapping) || replace(mapping);
 }
 
+static bool is_sent(const siginfo_t *info)
+{
+    return info->si_code <= 0 || info->si_code == BUS_MCEERR_AO;
+}
+
 /* As if this handler had never been there: an instruction that faults does so again when it
  * returns, and what somebody sent is sent again. */
 static void hand_back(int signal, siginfo_t *info)
 {
     sigaction(signal, &before, NULL);
-    if (info->si_code <= 0 || info->si_code == BUS_MCEERR_AO)
+    if (is_sent(info))
         syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), signal, info);
+}
+
+/* With the signals blocked that it has asked for, as when the kernel calls it. */
+static void call_handler_before(int signal, siginfo_t *info, void *context)
+{
+    sigset_t blocked = before.sa_mask, outside;
+    if ((before.sa_flags & SA_NODEFER) == 0)
+        sigaddset(&blocked, signal);
+    sigprocmask(SIG_BLOCK, &blocked, &outside);
+    if ((before.sa_flags & SA_SIGINFO) != 0)
+        before.sa_sigaction(signal, info, context);
+    else
+        before.sa_handler(signal);
+    sigprocmask(SIG_SETMASK, &outside, NULL);
 }
 
 /* A handler that came later has called this one. */
 static void call_earlier(int signal, siginfo_t *info, void *context)
 {
-    if ((before.sa_flags & SA_SIGINFO) != 0)
-        before.sa_sigaction(signal, info, context);
+    if ((before.sa_flags & SA_SIGINFO) != 0 ||
+        (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN))
+        call_handler_before(signal, info, context);
     else if (before.sa_handler == SIG_DFL)
         hand_back(signal, info);
-    else if (before.sa_handler != SIG_IGN)
-        before.sa_handler(signal);
+}
+
+/* Threads that the program keeps it from do not, and it is not for them. */
+static bool is_for_others(const siginfo_t *info)
+{
+    return is_sent(info) && (before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_DFL &&
+           atomic_load_explicit(&unblocked, memory_order_relaxed);
+}
+
+/* The thread blocks the signal from here on, and another one gets it, or who waits for it. */
+static void send_on(int signal, siginfo_t *info, ucontext_t *context)
+{
+    sigaddset(&context->uc_sigmask, signal);
+    if (info->si_code == SI_TKILL)
+        syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), signal, info);
+    /* Only the first thread may say who has sent it. */
+    else if (syscall(SYS_rt_sigqueueinfo, getpid(), signal, info) != 0)
+        kill(getpid(), signal);
 }
 
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
     int error = errno;
     struct sigaction now;
-    if (!mend(info)) {
+    if (is_for_others(info)) {
+        send_on(signal, info, context);
+    } else if (!mend(info)) {
         bool is_ours = sigaction(signal, NULL, &now) == 0 && (now.sa_flags & SA_SIGINFO) != 0 &&
                        now.sa_sigaction == on_bus_error;
         if (is_ours)
@@ -133,9 +176,11 @@ static bool handle(void)
     /* Relaxed: what was there before is written before the handler can run. */
     if (atomic_exchange_explicit(&handles, true, memory_order_relaxed))
         return true;
-    sigemptyset(&ours.sa_mask);
-    if (sigaction(SIGBUS, NULL, &before) == 0 && sigaction(SIGBUS, &ours, NULL) == 0)
-        return true;
+    if (sigaction(SIGBUS, NULL, &before) == 0) {
+        ours.sa_mask = before.sa_mask;
+        if (sigaction(SIGBUS, &ours, NULL) == 0)
+            return true;
+    }
     atomic_store_explicit(&handles, false, memory_order_relaxed);
     return false;
 }
@@ -153,6 +198,21 @@ bool bus_guard(void *memory, size_t bytes, enum bus_guard_children children)
         return handle();
     }
     return false;
+}
+
+void bus_guard_thread(void)
+{
+    sigset_t bus_error, blocked;
+    /* Relaxed: whoever has published the mapping has installed the handler. */
+    if (!atomic_load_explicit(&handles, memory_order_relaxed) ||
+        sigprocmask(SIG_BLOCK, NULL, &blocked) != 0 || sigismember(&blocked, SIGBUS) != 1)
+        return;
+    sigemptyset(&bus_error);
+    sigaddset(&bus_error, SIGBUS);
+    /* First, since one that has been sent comes at once. */
+    atomic_store_explicit(&unblocked, true, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);
+    sigprocmask(SIG_UNBLOCK, &bus_error, NULL);
 }
 
 void bus_guard_end(const void *memory)

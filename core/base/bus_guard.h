@@ -10,7 +10,13 @@
  *
  * Of any other SIGBUS nobody notices the handler: it takes itself away, puts back what was there
  * before, and has the signal come again, with all that the kernel said with it. A program that
- * installs a handler of its own later replaces this one.
+ * installs a handler of its own later replaces this one; where that one calls this one, the handler
+ * from before is called with the signals blocked that it has asked for.
+ *
+ * The kernel ends a process that faults in a thread which blocks SIGBUS. Many programs block all
+ * signals in their threads, so bus_guard_thread unblocks this one, there and in threads that are
+ * made there. A SIGBUS that is sent to such a thread is blocked again, and sent on: the program
+ * gets it where it waits for it. It no longer ends a program whose other threads never blocked it.
  *
  * Any thread; no lock.
  */
@@ -30,6 +36,10 @@ enum bus_guard_children { BUS_GUARD_CHILDREN_HAVE_IT, BUS_GUARD_CHILDREN_LACK_IT
 /* Guards a file's mapping of so many bytes. False where as many are guarded as can be, or the
  * signal cannot be handled. */
 bool bus_guard(void *memory, size_t bytes, enum bus_guard_children children);
+
+/* Unblocks SIGBUS in the calling thread, while anything is guarded. For a thread's first use of the
+ * pool, and for misses: the program may have blocked it since. */
+void bus_guard_thread(void);
 
 /* The mapping is about to go. */
 void bus_guard_end(const void *memory);

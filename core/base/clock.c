@@ -1,16 +1,115 @@
 #include "clock.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "cancellation.h"
 #include "numbers.h"
 
-uint64_t monotonic_now(void)
+/* A thread that has read the same time so often in a row reads a clock that stands. */
+#define READS_OF_ONE_TIME 64u
+/* What so many reads count as, where no clock moves: nanoseconds. */
+#define TIME_OF_READS (READS_OF_ONE_TIME * UINT64_C(1000))
+/* The two clocks may differ by so much over a short sleep: nanoseconds. */
+#define SLACK 50000
+
+/* 0 while the C library's clock is believed. Otherwise the kernel is asked by a system call, and
+ * this is added to its answer. Relaxed: it orders nothing. */
+static _Atomic uint64_t correction;
+
+static _Thread_local struct {
+    uint64_t last;     /* that this thread has read */
+    uint64_t stood_at; /* what it has read several times in a row, */
+    unsigned reads;    /* so many */
+    unsigned naps;     /* that it has made */
+} own;
+
+static uint64_t nanoseconds_of(const struct timespec *time)
+{
+    return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
+}
+
+static uint64_t library_clock(void)
+{
+    struct timespec now = {0, 0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return nanoseconds_of(&now);
+}
+
+/* A sandbox may refuse it. */
+static uint64_t kernel_clock(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    int error = errno;
+    bool told = syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now) == 0;
+    errno = error;
+    return told ? nanoseconds_of(&now) : library_clock();
+}
+
+/* From here on time is the kernel's, and goes on from this one. */
+static void distrust_library(uint64_t time)
+{
+    uint64_t none = 0;
+    atomic_compare_exchange_strong_explicit(&correction, &none, (time - kernel_clock()) | 1,
+                                            memory_order_relaxed, memory_order_relaxed);
+}
+
+/* Of several threads that saw the kernel's clock stand, or go back, one puts it forward. */
+static void put_forward(uint64_t corrected, uint64_t nanoseconds)
+{
+    atomic_compare_exchange_strong_explicit(&correction, &corrected, corrected + nanoseconds,
+                                            memory_order_relaxed, memory_order_relaxed);
+}
+
+/* A read has shown no more than the one before. */
+__attribute__((noinline)) static uint64_t doubt(uint64_t now, uint64_t corrected)
+{
+    own.reads = own.stood_at == own.last ? own.reads + 1 : 1;
+    own.stood_at = own.last;
+    bool stands = own.reads % READS_OF_ONE_TIME == 0;
+    if (!corrected && (stands || now < own.last))
+        distrust_library(own.last);
+    else if (corrected && stands)
+        put_forward(corrected, own.last - now + TIME_OF_READS);
+    return own.last;
+}
+
+uint64_t monotonic_now(void)
+{
+    uint64_t corrected = atomic_load_explicit(&correction, memory_order_relaxed);
+    uint64_t now = corrected ? kernel_clock() + corrected : library_clock();
+    if (__builtin_expect(now <= own.last, 0))
+        return doubt(now, corrected);
+    own.last = now;
+    return now;
+}
+
+/* ---- sleeping ---- */
+
+struct clock_sleep clock_sleep_begin(void)
+{
+    struct clock_sleep sleep = {.began = monotonic_now()};
+    /* The kernel's time is read first, and last: so the other clock can't show more of it. */
+    sleep.kernel = kernel_clock();
+    sleep.library = library_clock();
+    return sleep;
+}
+
+void clock_sleep_end(const struct clock_sleep *sleep, uint64_t asked)
+{
+    int64_t library = (int64_t)(library_clock() - sleep->library);
+    int64_t kernel = (int64_t)(kernel_clock() - sleep->kernel), least = (int64_t)(asked / 2);
+    uint64_t corrected = atomic_load_explicit(&correction, memory_order_relaxed);
+    uint64_t slept = larger_of(asked, kernel > 0 ? (uint64_t)kernel : 0);
+    if (!corrected && (library < least || library - SLACK > 2 * kernel))
+        distrust_library(sleep->began + slept);
+    else if (corrected && kernel < least)
+        put_forward(corrected, asked - (uint64_t)kernel);
 }
 
 #define LONGEST_NAP (UINT64_C(10) * 1000 * 1000)
@@ -21,10 +120,22 @@ uint64_t nap_after(uint64_t waited, uint64_t shortest)
     return larger_of(shortest, smaller_of(LONGEST_NAP, waited / NAP_SHARE));
 }
 
+static bool sleep_plainly(uint64_t nanoseconds)
+{
+    return nanosleep(&(struct timespec){0, (long)nanoseconds}, NULL) == 0;
+}
+
+/* A thread's first nap, and one of 16, is held against the clock. */
 static void sleep_for(uint64_t nanoseconds)
 {
     int cancellation = cancellation_off();
-    nanosleep(&(struct timespec){0, (long)nanoseconds}, NULL);
+    if (own.naps++ % 16 == 0 || atomic_load_explicit(&correction, memory_order_relaxed)) {
+        struct clock_sleep sleep = clock_sleep_begin();
+        bool slept = sleep_plainly(nanoseconds);
+        clock_sleep_end(&sleep, slept ? nanoseconds : 0);
+    } else {
+        sleep_plainly(nanoseconds);
+    }
     cancellation_restore(cancellation);
 }
 

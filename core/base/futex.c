@@ -3,19 +3,26 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdbool.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "clock.h"
 
 #define SECOND UINT64_C(1000000000)
 
 void futex_wait(const _Atomic(uint32_t) *word, uint32_t value, uint64_t until)
 {
-    struct timespec at = {(time_t)(until / SECOND), (long)(until % SECOND)};
     int error = errno;
-    /* The one of them whose time is a moment and not a span. */
-    syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value, until == UINT64_MAX ? NULL : &at, NULL,
-            FUTEX_BITSET_MATCH_ANY);
+    struct clock_sleep sleep = clock_sleep_begin();
+    bool ends = until != UINT64_MAX;
+    uint64_t asked = ends && until > sleep.began ? until - sleep.began : 0;
+    /* A span, since the kernel's time may be another one. */
+    struct timespec span = {(time_t)(asked / SECOND), (long)(asked % SECOND)};
+    bool over = syscall(SYS_futex, word, FUTEX_WAIT, value, ends ? &span : NULL, NULL, 0) != 0 &&
+                errno == ETIMEDOUT;
+    clock_sleep_end(&sleep, over ? asked : 0);
     errno = error;
 }
 

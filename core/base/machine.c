@@ -1,8 +1,7 @@
 /*
  * The machine that the process runs on (machine.h).
  *
- * Files are read byte by byte out of a small buffer, because the kernel's are of any length: a
- * container's host may have thousands of mounts. Part of the preload object: libc only.
+ * Part of the preload object: libc only.
  */
 #include "machine.h"
 
@@ -16,6 +15,8 @@
 
 #include "cancellation.h"
 #include "numbers.h"
+#include "sandbox.h"
+#include "text_reader.h"
 
 /* Stands for a number that is missing as well: what is not known limits nothing. */
 #define NO_LIMIT UINT64_MAX
@@ -29,89 +30,14 @@
 /* Of the machine's memory, or a cgroup's limit, so much is to be left to others. */
 #define LEFT_SHARE 16u
 
-/* --- text files of lines and fields --------------------------------------------------------- */
-
-struct reader {
-    int fd;
-    size_t at, filled; /* in bytes */
-    bool line_is_over; /* the field before was the last of its line */
-    bool file_is_over;
-    char end; /* what ended the field before; '\n' at the end of the file, too */
-    char bytes[512];
-};
-
-/* Before the first line. A file that cannot be opened is empty. */
-static void reader_open(struct reader *reader, const char *path)
+/* Of one that machine_keep_open may have opened. */
+static void reader_open_kept(struct reader *reader, const struct machine *machine, const char *path)
 {
-    reader->fd = open(path, O_RDONLY | O_CLOEXEC);
-    reader->at = reader->filled = 0;
-    reader->line_is_over = true;
-    reader->file_is_over = reader->fd < 0;
-    reader->end = '\n';
-}
-
-static void reader_close(struct reader *reader)
-{
-    if (reader->fd >= 0)
-        close(reader->fd);
-}
-
-static bool fill(struct reader *reader)
-{
-    ssize_t got;
-    do
-        got = read(reader->fd, reader->bytes, sizeof reader->bytes);
-    while (got < 0 && errno == EINTR);
-    reader->at = 0;
-    reader->filled = got > 0 ? (size_t)got : 0;
-    return got > 0;
-}
-
-/* The next byte; '\n' at the end of the file. */
-static char next_byte(struct reader *reader)
-{
-    if (reader->file_is_over || (reader->at == reader->filled && !fill(reader))) {
-        reader->file_is_over = true;
-        return '\n';
-    }
-    return reader->bytes[reader->at++];
-}
-
-/* Takes the next field of the line, which one of the separators ends, or the line's end. It is ""
- * on a line that is over. False where the text is only the field's beginning, for lack of room. */
-static bool take_field(struct reader *reader, const char *separators, char *text, size_t room)
-{
-    size_t length = 0, taken = 0;
-    reader->end = '\n';
-    while (!reader->line_is_over) {
-        char byte = next_byte(reader);
-        reader->end = byte;
-        reader->line_is_over = byte == '\n';
-        if (reader->line_is_over || (byte != '\0' && strchr(separators, byte)))
-            break;
-        taken++;
-        if (length + 1 < room)
-            text[length++] = byte;
-    }
-    text[length] = '\0';
-    return taken == length;
-}
-
-static void skip_field(struct reader *reader)
-{
-    char ignored[1];
-    take_field(reader, " ", ignored, sizeof ignored);
-}
-
-/* Goes on to the next line, or to the first one. False at the end of the file. */
-static bool next_line(struct reader *reader)
-{
-    while (!reader->line_is_over)
-        skip_field(reader);
-    if (!reader->file_is_over && reader->at == reader->filled)
-        reader->file_is_over = !fill(reader);
-    reader->line_is_over = reader->file_is_over;
-    return !reader->file_is_over;
+    const struct kept_file *kept = kept_file_find(machine->kept, machine->kept_count, path);
+    if (kept)
+        reader_begin(reader, kept->fd, true);
+    else
+        reader_open(reader, path);
 }
 
 /* The number that the text is, or NO_LIMIT for other text and for numbers that are too large. */
@@ -128,33 +54,33 @@ static uint64_t number_in(const char *text)
 }
 
 /* The number that is the file's first line. */
-static uint64_t number_in_file(const char *path)
+static uint64_t number_in_file(const struct machine *machine, const char *path)
 {
     struct reader reader;
     uint64_t number = NO_LIMIT;
     char line[WORD_BYTES];
-    reader_open(&reader, path);
-    if (next_line(&reader) && take_field(&reader, "", line, sizeof line))
+    reader_open_kept(&reader, machine, path);
+    if (reader_next_line(&reader) && reader_take_field(&reader, "", line, sizeof line))
         number = number_in(line);
     reader_close(&reader);
     return number;
 }
 
 /* The number after the name and any spaces, in the first line that begins with the name. */
-static uint64_t number_after(const char *path, const char *name)
+static uint64_t number_after(const struct machine *machine, const char *path, const char *name)
 {
     struct reader reader;
     uint64_t number = NO_LIMIT;
     char word[WORD_BYTES];
     bool found = false;
-    reader_open(&reader, path);
-    while (!found && next_line(&reader)) {
-        take_field(&reader, " ", word, sizeof word);
+    reader_open_kept(&reader, machine, path);
+    while (!found && reader_next_line(&reader)) {
+        reader_take_field(&reader, " ", word, sizeof word);
         found = strcmp(word, name) == 0;
     }
     word[0] = '\0';
     while (found && word[0] == '\0' && !reader.line_is_over)
-        take_field(&reader, " ", word, sizeof word);
+        reader_take_field(&reader, " ", word, sizeof word);
     if (found)
         number = number_in(word);
     reader_close(&reader);
@@ -197,7 +123,8 @@ static bool has_word(struct reader *reader, const char *separators, const char *
     char text[WORD_BYTES];
     bool found = false;
     do
-        found |= take_field(reader, separators, text, sizeof text) && strcmp(text, word) == 0;
+        found |=
+            reader_take_field(reader, separators, text, sizeof text) && strcmp(text, word) == 0;
     while (reader->end == ',');
     return found;
 }
@@ -211,12 +138,12 @@ static bool read_process_path(const char *root, enum version version, char *path
     bool found = false;
     snprintf(path, MACHINE_PATH_BYTES, "%s/proc/self/cgroup", root);
     reader_open(&reader, path);
-    while (!found && next_line(&reader)) {
+    while (!found && reader_next_line(&reader)) {
         char id[WORD_BYTES];
-        take_field(&reader, ":", id, sizeof id);
+        reader_take_field(&reader, ":", id, sizeof id);
         found = has_word(&reader, ",:", version == V1 ? "memory" : "") && reader.end == ':';
     }
-    if (found && !take_field(&reader, "", path, MACHINE_PATH_BYTES))
+    if (found && !reader_take_field(&reader, "", path, MACHINE_PATH_BYTES))
         cut_last_name(path);
     reader_close(&reader);
     return found;
@@ -264,16 +191,16 @@ static bool read_mount(struct reader *reader, enum version version, struct mount
 {
     char word[WORD_BYTES];
     for (int i = 0; i < 3; i++)
-        skip_field(reader);
-    take_field(reader, " ", mount->mounted, sizeof mount->mounted);
-    take_field(reader, " ", mount->point, sizeof mount->point);
+        reader_skip_field(reader);
+    reader_take_field(reader, " ", mount->mounted, sizeof mount->mounted);
+    reader_take_field(reader, " ", mount->point, sizeof mount->point);
     do
-        take_field(reader, " ", word, sizeof word);
+        reader_take_field(reader, " ", word, sizeof word);
     while (!reader->line_is_over && strcmp(word, "-") != 0);
-    take_field(reader, " ", word, sizeof word);
+    reader_take_field(reader, " ", word, sizeof word);
     if (strcmp(word, version == V1 ? "cgroup" : "cgroup2") != 0)
         return false;
-    skip_field(reader);
+    reader_skip_field(reader);
     resolve_escapes(mount->mounted);
     resolve_escapes(mount->point);
     return version == V2 || has_word(reader, ", ", "memory");
@@ -290,7 +217,7 @@ static void find_in_mounts(struct machine_cgroup *cgroup, const char *root, enum
     bool found = false;
     snprintf(candidate.path, sizeof candidate.path, "%s/proc/self/mountinfo", root);
     reader_open(&reader, candidate.path);
-    while (!found && next_line(&reader)) {
+    while (!found && reader_next_line(&reader)) {
         if (!read_mount(&reader, version, &mount))
             continue;
         const char *below = path_below(mount.mounted, process_path);
@@ -345,6 +272,7 @@ static const struct level_files files_of[] = {
 
 /* A level that is looked at, and its path with room for a file's name. */
 struct level {
+    const struct machine *machine;
     const struct level_files *files;
     size_t length;
     char path[MACHINE_PATH_BYTES + WORD_BYTES];
@@ -358,9 +286,10 @@ static const char *level_file(struct level *level, const char *name)
 
 static uint64_t limit_of(struct level *level)
 {
-    uint64_t limit = number_in_file(level_file(level, level->files->limit));
+    uint64_t limit = number_in_file(level->machine, level_file(level, level->files->limit));
     if (level->files->throttle)
-        limit = smaller_of(limit, number_in_file(level_file(level, level->files->throttle)));
+        limit = smaller_of(
+            limit, number_in_file(level->machine, level_file(level, level->files->throttle)));
     return limit < LEAST_ENDLESS_LIMIT ? limit : NO_LIMIT;
 }
 
@@ -368,12 +297,13 @@ static uint64_t limit_of(struct level *level)
  * that cannot be read counts as none, since no more than the limit is left in any case. */
 static uint64_t left_of(struct level *level, uint64_t limit, uint64_t least)
 {
-    uint64_t usage = number_in_file(level_file(level, level->files->usage));
+    uint64_t usage = number_in_file(level->machine, level_file(level, level->files->usage));
     if (usage == NO_LIMIT)
         usage = 0;
     if (rest_of(limit, usage) >= least)
         return limit;
-    uint64_t unused = number_after(level_file(level, "memory.stat"), level->files->unused);
+    uint64_t unused =
+        number_after(level->machine, level_file(level, "memory.stat"), level->files->unused);
     if (unused == NO_LIMIT)
         unused = 0;
     return rest_of(limit, rest_of(usage, unused));
@@ -388,32 +318,41 @@ static bool level_up(struct level *level, const struct machine_cgroup *cgroup)
     level->path[level->length] = '\0';
     level->length = (size_t)(strrchr(level->path, '/') - level->path);
     return level->files != &files_of[V1] ||
-           number_in_file(level_file(level, "memory.use_hierarchy")) != 0;
+           number_in_file(level->machine, level_file(level, "memory.use_hierarchy")) != 0;
 }
 
 enum measure { LIMIT, LEFT };
 
-static uint64_t least_of_levels(const struct machine_cgroup *cgroup, enum version version,
+/* False where the process has none. */
+static bool deepest_level(struct level *level, const struct machine *machine, enum version version)
+{
+    const struct machine_cgroup *cgroup = version == V1 ? &machine->v1 : &machine->v2;
+    level->machine = machine;
+    level->files = &files_of[version];
+    level->length = strlen(cgroup->path);
+    memcpy(level->path, cgroup->path, level->length);
+    return level->length > 0;
+}
+
+static uint64_t least_of_levels(const struct machine *machine, enum version version,
                                 enum measure measure)
 {
-    struct level level = {.files = &files_of[version], .length = strlen(cgroup->path)};
+    struct level level;
     uint64_t least = NO_LIMIT;
-    if (cgroup->path[0] == '\0')
+    if (!deepest_level(&level, machine, version))
         return NO_LIMIT;
-    memcpy(level.path, cgroup->path, level.length);
     do {
         uint64_t limit = limit_of(&level);
         if (limit != NO_LIMIT && measure == LEFT)
             limit = left_of(&level, limit, least);
         least = smaller_of(least, limit);
-    } while (level_up(&level, cgroup));
+    } while (level_up(&level, version == V1 ? &machine->v1 : &machine->v2));
     return least;
 }
 
 static uint64_t least_of_all_levels(const struct machine *machine, enum measure measure)
 {
-    return smaller_of(least_of_levels(&machine->v1, V1, measure),
-                      least_of_levels(&machine->v2, V2, measure));
+    return smaller_of(least_of_levels(machine, V1, measure), least_of_levels(machine, V2, measure));
 }
 
 uint64_t machine_memory_left(const struct machine *machine)
@@ -429,8 +368,9 @@ uint64_t machine_memory_left(const struct machine *machine)
 static uint64_t read_meminfo(const struct machine *machine, const char *name)
 {
     uint64_t bytes;
-    return __builtin_mul_overflow(number_after(machine->meminfo, name), 1024, &bytes) ? NO_LIMIT
-                                                                                      : bytes;
+    return __builtin_mul_overflow(number_after(machine, machine->meminfo, name), 1024, &bytes)
+               ? NO_LIMIT
+               : bytes;
 }
 
 uint64_t machine_memory_available(const struct machine *machine)
@@ -477,7 +417,7 @@ static bool read_affinity(struct affinity *affinity)
 static void list_open(struct reader *list, const char *path)
 {
     reader_open(list, path);
-    next_line(list);
+    reader_next_line(list);
 }
 
 /* Takes the next range of a list, cut to numbers below end. False where the list is over or goes on
@@ -485,7 +425,7 @@ static void list_open(struct reader *list, const char *path)
 static bool next_range(struct reader *list, uint64_t end, uint64_t *first, uint64_t *after)
 {
     char text[WORD_BYTES];
-    if (list->line_is_over || !take_field(list, ",", text, sizeof text))
+    if (list->line_is_over || !reader_take_field(list, ",", text, sizeof text))
         return false;
     char *dash = strchr(text, '-');
     if (dash)
@@ -559,6 +499,7 @@ unsigned machine_node_of_thread(const struct machine *machine)
 void machine_read(struct machine *machine, const char *root)
 {
     int error = errno, cancellation = cancellation_off();
+    machine->kept_count = 0;
     find_cgroup(&machine->v1, root, V1);
     find_cgroup(&machine->v2, root, V2);
     snprintf(machine->meminfo, sizeof machine->meminfo, "%s/proc/meminfo", root);
@@ -566,4 +507,41 @@ void machine_read(struct machine *machine, const char *root)
     read_nodes(machine, root);
     cancellation_restore(cancellation);
     errno = error;
+}
+
+/* --- files that are kept open ---------------------------------------------------------------- */
+
+static void keep_open(struct machine *machine, const char *path)
+{
+    if (machine->kept_count < MACHINE_KEPT &&
+        kept_file_open(&machine->kept[machine->kept_count], path))
+        machine->kept_count++;
+}
+
+static void keep_levels_open(struct machine *machine, enum version version)
+{
+    struct level level;
+    if (!deepest_level(&level, machine, version))
+        return;
+    do {
+        const struct level_files *files = level.files;
+        const char *const names[] = {files->limit, files->throttle, files->usage, "memory.stat",
+                                     version == V1 ? "memory.use_hierarchy" : NULL};
+        for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
+            if (names[i])
+                keep_open(machine, level_file(&level, names[i]));
+    } while (level_up(&level, version == V1 ? &machine->v1 : &machine->v2));
+}
+
+void machine_keep_open(struct machine *machine)
+{
+    keep_open(machine, machine->meminfo);
+    keep_levels_open(machine, V1);
+    keep_levels_open(machine, V2);
+}
+
+void machine_close(const struct machine *machine)
+{
+    for (unsigned i = 0; i < machine->kept_count; i++)
+        kept_file_close(&machine->kept[i]);
 }

@@ -9,15 +9,19 @@
  * level, the one that its cgroup file system shows as the root. What cannot be read, or is no
  * number, is no limit.
  *
- * All sizes are bytes. The struct belongs to the caller; it holds no memory, no descriptor and no
- * lock, and nobody changes it after machine_read, so that any thread may use it. Nothing here
- * fails, allocates, prints, changes errno or is a cancellation point. The functions that read files
- * need 8 KiB of stack; where the process may open no more files, they find no limit.
+ * All sizes are bytes. The struct belongs to the caller; it holds no memory and no lock, no
+ * descriptor but by machine_keep_open, and nobody changes it after that, so that any thread may use
+ * it. Nothing here fails, allocates, prints, changes errno or is a cancellation point. The
+ * functions that read files need 8 KiB of stack; where the process may open no more files, they
+ * find no limit. In a process that has restricted its system calls (sandbox.h) only what is kept
+ * open is read.
  */
 #ifndef CUDAPOOL_CORE_MACHINE_H
 #define CUDAPOOL_CORE_MACHINE_H
 
 #include <stdint.h>
+
+#include "kept_file.h"
 
 enum {
     /* Of a level's path, with its end. A longer path is cut to an ancestor that fits: that level
@@ -27,7 +31,9 @@ enum {
     /* Processors have numbers below this. A machine with more of them counts as one node. */
     MACHINE_PROCESSORS = 4096,
     /* Further nodes share the numbers of the first ones. */
-    MACHINE_NODES = 32
+    MACHINE_NODES = 32,
+    /* So many files are kept open: those of ten levels or more. */
+    MACHINE_KEPT = 64
 };
 
 /* The process's place in one hierarchy of cgroups. */
@@ -45,6 +51,8 @@ struct machine {
     uint8_t node_of[MACHINE_PROCESSORS]; /* < nodes */
     struct machine_cgroup v1, v2;
     char meminfo[MACHINE_PATH_BYTES]; /* path of a file; "": what it says is not known */
+    unsigned kept_count;
+    struct kept_file kept[MACHINE_KEPT];
 };
 
 /* Fills the struct. root is "", or a directory whose proc and sys are read instead of the real
@@ -52,13 +60,20 @@ struct machine {
  * whose affinity changes, is best served by reading again into another struct. */
 void machine_read(struct machine *machine, const char *root);
 
+/* Opens what the functions below read, for a process that may restrict its system calls later. A
+ * file that the program closes since, or that comes later, is opened for a moment each time. */
+void machine_keep_open(struct machine *machine);
+
+/* Closes what is kept open: in the child of a fork, for one. Async-signal-safe. */
+void machine_close(const struct machine *machine);
+
 /* How much more memory the process and those that share its levels may take before the kernel holds
  * them back: the least, over all levels, of limit - usage, where files in the page cache that were
  * not used lately count as unused, since the kernel drops them first. 0 where a level is full;
  * UINT64_MAX where none has a limit. The machine's own memory does not enter.
  *
  * Limits and usage are read anew, so that limits which came or changed since machine_read count.
- * Opens two files for each level and two more for each that has a limit: some ten microseconds a
+ * Reads two files for each level and two more for each that has a limit: some ten microseconds a
  * level, for cold paths. */
 uint64_t machine_memory_left(const struct machine *machine);
 

@@ -1,17 +1,35 @@
 /*
- * Text from outside, in a message of one line.
+ * Text from outside, on one line.
  *
- * A key, a file name or a variable may hold anything; a terminal or a log shall see one line of it
- * and no control sequences. Any thread, no lock.
+ * A key, a file name or a command may hold anything. A terminal, a log or a page shall see one line
+ * of it, in the order that it is written in, and nothing that cannot be seen. So these characters
+ * are escaped: control characters (C0, DEL, C1), those that turn the direction of text
+ * (Bidi_Control), those that take no room (Default_Ignorable_Code_Point), ends of lines and
+ * paragraphs, and bytes that are no UTF-8. The escapes are C's: \x1b, \u202e, \U000e0041.
+ *
+ * Part of the preload object: libc only, no dependence on the locale. Any thread, no lock.
  */
 #ifndef CUDAPOOL_CORE_ONE_LINE_H
 #define CUDAPOOL_CORE_ONE_LINE_H
 
-static inline void replace_control_characters(char *text)
-{
-    for (; *text != '\0'; text++)
-        if ((unsigned char)*text < 0x20 || *text == 0x7f)
-            *text = '?';
-}
+#include <stddef.h>
+#include <stdio.h>
+
+/* Room for one character or its escape, and a zero byte. */
+#define PRINTABLE_BYTES 12
+
+/* Takes one character off the text, which is not empty. piece: the character, or its escape.
+ * Returns the piece's length. */
+size_t take_printable(const char **text, char piece[PRINTABLE_BYTES]);
+
+/* Prints all of the text so. */
+void print_printable(const char *text, FILE *out);
+
+/* Escapes the text where it stands, in an array of so many bytes; what then has no room is cut off
+ * at its end. */
+void make_printable(char *text, size_t bytes);
+
+/* How many of the text's first bytes, at most so many, are whole characters: where to cut it. */
+size_t whole_characters(const char *text, size_t most);
 
 #endif

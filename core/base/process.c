@@ -6,8 +6,15 @@
 #include "process.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "sandbox.h"
+
+#define NANOSECONDS UINT64_C(1000000000)
 
 /* libc's own functions for this have other names in newer versions, which older ones don't have. */
 uint64_t take_number(const char **text)
@@ -20,7 +27,7 @@ uint64_t take_number(const char **text)
 
 size_t read_text(const char *path, char *text, size_t bytes)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = sandbox_was_entered() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
     ssize_t got = fd < 0 ? -1 : read(fd, text, bytes - 1);
     if (fd >= 0)
         close(fd);
@@ -49,6 +56,46 @@ uint64_t process_own_start_ticks(void)
     char text[1024];
     read_text("/proc/self/stat", text, sizeof text);
     return process_number(text, PROCESS_START_TICKS);
+}
+
+bool process_is_stopped(int64_t pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    read_text(path, text, sizeof text);
+    char state = *process_field(text, PROCESS_STATE);
+    return state == 'T' || state == 't';
+}
+
+/* Written before the program starts, and only read since. */
+static struct {
+    pid_t pid;
+    uint64_t at;
+} loaded;
+
+static uint64_t nanoseconds_of(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * NANOSECONDS + (uint64_t)now.tv_nsec;
+}
+
+__attribute__((constructor)) static void note_start(void)
+{
+    loaded.pid = getpid();
+    loaded.at = nanoseconds_of(CLOCK_MONOTONIC);
+}
+
+/* The kernel's ticks go on while the machine sleeps, as CLOCK_BOOTTIME does. */
+uint64_t process_own_start(void)
+{
+    if (getpid() == loaded.pid)
+        return loaded.at;
+    uint64_t now = nanoseconds_of(CLOCK_MONOTONIC), boot = nanoseconds_of(CLOCK_BOOTTIME);
+    long hertz = sysconf(_SC_CLK_TCK);
+    uint64_t ticks = process_own_start_ticks();
+    uint64_t start = hertz > 0 ? ticks * (NANOSECONDS / (uint64_t)hertz) : 0;
+    return ticks && start <= boot && boot - start <= now - loaded.at ? now - (boot - start) : now;
 }
 
 uint64_t process_own_pid_namespace(void)

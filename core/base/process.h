@@ -7,6 +7,7 @@
 #ifndef CUDAPOOL_CORE_PROCESS_H
 #define CUDAPOOL_CORE_PROCESS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,6 +26,14 @@ uint64_t process_number(const char *stat, enum process_field field);
 
 /* When the calling process was started, in ticks since the machine was. 0: not known. */
 uint64_t process_own_start_ticks(void);
+
+/* The same in nanoseconds of CLOCK_MONOTONIC, as of when this object was loaded, or for a forked
+ * child as the kernel says to a hundredth of a second. */
+uint64_t process_own_start(void);
+
+/* Whether a process of this pid namespace is stopped, by a signal or a debugger. False: not known.
+ */
+bool process_is_stopped(int64_t pid);
 
 /* The inode of the calling process's pid namespace. 0: not known. */
 uint64_t process_own_pid_namespace(void);

@@ -31,7 +31,7 @@ static _Atomic uintptr_t owner;
 /* The owner's alone. */
 static struct region *regions;
 
-static bool is_owner(void)
+bool scratch_is_mine(void)
 {
     return atomic_load_explicit(&owner, memory_order_relaxed) == (uintptr_t)pthread_self();
 }
@@ -95,22 +95,27 @@ static bool is_in_region(const void *memory)
     return false;
 }
 
+bool scratch_has(const void *memory)
+{
+    return scratch_is_mine() && is_in_region(memory);
+}
+
 void *scratch_malloc(size_t bytes)
 {
-    return is_owner() ? take(bytes) : malloc(bytes);
+    return scratch_is_mine() ? take(bytes) : malloc(bytes);
 }
 
 void *scratch_calloc(size_t count, size_t bytes)
 {
     size_t all;
-    if (!is_owner())
+    if (!scratch_is_mine())
         return calloc(count, bytes);
     return take(__builtin_mul_overflow(count, bytes, &all) ? SIZE_MAX : all);
 }
 
 void *scratch_realloc(void *memory, size_t bytes)
 {
-    if (!is_owner())
+    if (!scratch_is_mine())
         return realloc(memory, bytes);
     void *longer = take(bytes);
     if (memory != NULL && longer != NULL) {
@@ -122,6 +127,6 @@ void *scratch_realloc(void *memory, size_t bytes)
 
 void scratch_free(void *memory)
 {
-    if (!is_owner() || (memory != NULL && !is_in_region(memory)))
+    if (memory != NULL && !scratch_has(memory))
         free(memory);
 }

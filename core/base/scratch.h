@@ -21,6 +21,10 @@ bool scratch_begin(void);
 /* Unmaps all that this thread has taken since. */
 void scratch_end(void);
 
+/* Whether the calling thread is between the two, and whether it has this memory from here. */
+bool scratch_is_mine(void);
+bool scratch_has(const void *memory);
+
 /* As malloc, calloc, realloc and free. Mapped memory is zero in either case, and goes all at once:
  * what was made longer keeps the place that it had as well. */
 void *scratch_malloc(size_t bytes);

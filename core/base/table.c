@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "one_line.h"
+
 const struct look look_of_files = {0};
 
 /* --- styles -------------------------------------------------------------------------------------
@@ -129,6 +131,26 @@ void table_fit(struct table *table)
         table->shown[spare] = false;
 }
 
+bool table_left_out(const struct table *table, char *names, size_t bytes)
+{
+    size_t length = 0;
+
+    names[0] = '\0';
+    for (int i = 0; i < table->count && length < bytes; i++)
+        if (!table->shown[i] && table->filled[i] && table->columns[i].heading[0] != '\0')
+            length += (size_t)snprintf(names + length, bytes - length, "%s%s",
+                                       length == 0 ? "" : ", ", table->columns[i].heading);
+    return length > 0;
+}
+
+void table_print_left_out(const struct table *table, FILE *out)
+{
+    char names[TABLE_NAMES_BYTES];
+
+    if (table_left_out(table, names, sizeof(names)))
+        fprintf(out, "  left out for width: %s: %s\n", names, table->look->more);
+}
+
 static void print_cell(const struct table *table, int column, const char *cell,
                        enum text_style style, FILE *out)
 {
@@ -152,15 +174,31 @@ void table_print_headings(const struct table *table, FILE *out)
             print_cell(table, i, table->columns[i].heading, STYLE_BOLD, out);
 }
 
+/* The columns that text from outside takes once it is printed. */
+static int printed_width(const char *text)
+{
+    char piece[PRINTABLE_BYTES];
+    int width = 0;
+
+    while (*text != '\0') {
+        take_printable(&text, piece);
+        width += text_width(piece);
+    }
+    return width;
+}
+
 void print_cut_off(const char *text, int width, FILE *out)
 {
-    bool fits = text_width(text) <= width;
-    int columns = 0;
+    bool fits = printed_width(text) <= width;
+    char piece[PRINTABLE_BYTES];
+    int room = fits ? width : width - 3;
 
-    for (; *text != '\0'; text++) {
-        if (!continues_a_character(*text) && ++columns > (fits ? width : width - 3))
+    while (*text != '\0') {
+        take_printable(&text, piece);
+        room -= text_width(piece);
+        if (room < 0)
             break;
-        fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
+        fputs(piece, out);
     }
     if (!fits && width >= 3)
         fputs("...", out);

@@ -65,6 +65,14 @@ void table_measure(struct table *table, const char *cells);
 /* Once all have been measured: which columns there are. */
 void table_fit(struct table *table);
 
+/* The headings of the columns that are left out for width and not because they are all zero, as
+ * "clean, queried". False where there are none. */
+#define TABLE_NAMES_BYTES 256
+bool table_left_out(const struct table *table, char *names, size_t bytes);
+
+/* Says so in a line of its own, and what shows them. */
+void table_print_left_out(const struct table *table, FILE *out);
+
 /* The columns of the terminal that it takes. */
 int table_width(const struct table *table);
 

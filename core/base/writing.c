@@ -15,22 +15,19 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
+#include "numbers.h"
+#include "sandbox.h"
+
 /* A pipe takes so many bytes whole or not at all (PIPE_BUF); and it divides the size of a page. */
 #define PIECE_BYTES 4096u
 
 /* Pieces that one call gives to a pipe: more than it has room for by default. */
 #define PIECES_AT_ONCE 64u
 
-static uint64_t monotonic_nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 uint64_t writing_deadline(uint64_t nanoseconds)
 {
-    return monotonic_nanoseconds() + nanoseconds;
+    return monotonic_now() + nanoseconds;
 }
 
 /* ---- signals ---- */
@@ -89,7 +86,8 @@ static void reopen(struct target *target)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", target->fd);
-    target->reopened = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    target->reopened =
+        sandbox_was_entered() ? -1 : open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     target->way = target->reopened >= 0 ? NON_BLOCKING : WHEN_READY;
 }
 
@@ -149,10 +147,10 @@ static ssize_t give_pages(int fd, const char *text, size_t bytes)
     return given;
 }
 
-static bool is_ready(int fd, int milliseconds)
+static int poll_for_room(int fd, int milliseconds)
 {
     struct pollfd waiting = {.fd = fd, .events = POLLOUT};
-    return poll(&waiting, 1, milliseconds) == 1;
+    return poll(&waiting, 1, milliseconds);
 }
 
 /* -1 with errno: EAGAIN where there is no room. */
@@ -175,7 +173,7 @@ static ssize_t write_some(struct target *target, const char *text, size_t bytes)
         return -1;
     }
     default:
-        if (is_ready(target->fd, 0))
+        if (poll_for_room(target->fd, 0) == 1)
             return write(target->fd, text, piece_of(text, bytes));
         errno = EAGAIN;
         return -1;
@@ -184,13 +182,15 @@ static ssize_t write_some(struct target *target, const char *text, size_t bytes)
 
 static bool wait_for_room(int fd, uint64_t deadline)
 {
-    uint64_t now = monotonic_nanoseconds();
+    uint64_t now = monotonic_now();
     if (now >= deadline) {
         errno = EAGAIN;
         return false;
     }
-    uint64_t milliseconds = (deadline - now) / 1000000 + 1;
-    is_ready(fd, milliseconds > 1000 ? 1000 : (int)milliseconds);
+    uint64_t milliseconds = smaller_of((deadline - now) / 1000000 + 1, 1000);
+    struct clock_sleep sleep = clock_sleep_begin();
+    bool over = poll_for_room(fd, (int)milliseconds) == 0;
+    clock_sleep_end(&sleep, over ? milliseconds * 1000000 : 0);
     return true;
 }
 

@@ -18,6 +18,10 @@
 /* The monotonic clock so many nanoseconds from now. */
 uint64_t writing_deadline(uint64_t nanoseconds);
 
+/* So long a command waits for somebody to read a pipe or a terminal: nanoseconds. A program that
+ * has ended must not seem to run because of its report. */
+#define WRITING_PATIENCE (UINT64_C(5) * 1000 * 1000 * 1000)
+
 /* Writes the text, in one call where the file takes it whole, so that processes which share the
  * file do not mix their lines. 0, or -1 with errno: EAGAIN where the file had no room until the
  * deadline (of writing_deadline). A pipe then has whole lines. */

@@ -88,7 +88,6 @@ bool block_table_init(struct block_table *table)
     pthread_mutex_init(&table->lock, NULL);
     table->chunk = NULL;
     table->chunk_left = 0;
-    atomic_init(&table->middles, NULL);
     table->root = map_zeroed(sizeof *table->root << ROOT_BITS);
     return table->root != NULL;
 }
@@ -130,10 +129,7 @@ static bool grow_middle(struct block_table *table, uint64_t window)
     middle = take_node(table, sizeof *middle);
     if (!middle)
         return false;
-    middle->first_window = window - in_middle(window);
-    middle->next = atomic_load_explicit(&table->middles, memory_order_relaxed);
     atomic_store_explicit(&table->root[window >> MIDDLE_BITS], middle, memory_order_release);
-    atomic_store_explicit(&table->middles, middle, memory_order_release);
     return true;
 }
 
@@ -150,9 +146,17 @@ static bool grow_leaf(struct block_table *table, uint64_t window)
     return leaf != NULL;
 }
 
+static bool has_leaf(const struct block_table *table, uint64_t window)
+{
+    const struct block_table_middle *middle = middle_of(table, window);
+    return middle && leaf_of(middle, window);
+}
+
 static bool grow_to(struct block_table *table, uint64_t first, uint64_t last)
 {
     lock_must_be_held(&table->lock);
+    if (first == last && has_leaf(table, first))
+        return true;
     for (uint64_t window = first; window <= last; window++)
         if (!grow_middle(table, window))
             return false;
@@ -195,26 +199,41 @@ static bool group_is_empty(const struct block_table_leaf *leaf, size_t group, ui
     return true;
 }
 
-/* A record has come, or gone. */
-static void note_record(struct block_table *table, CUdeviceptr address, bool has_come)
+/* Puts the record into its place, where the tree has grown to it. */
+static inline void add_record(struct block_table *table, CUdeviceptr address, struct block *block)
 {
     lock_must_be_held(&table->lock);
     uint64_t window = address >> WINDOW_BITS;
     struct block_table_middle *middle = middle_of(table, window);
-    size_t granule = granule_in_leaf(address), group = granule >> GROUP_BITS;
-    _Atomic uint64_t *word = &middle->groups[in_middle(window)][group / 64];
-    _Atomic uint32_t *classes = &middle->classes[in_middle(window)];
-    uint32_t seen = atomic_load_explicit(classes, memory_order_relaxed);
-    uint64_t groups = atomic_load_explicit(word, memory_order_relaxed);
+    size_t in = in_middle(window), granule = granule_in_leaf(address);
+    size_t group = granule >> GROUP_BITS;
+    /* Pairs with the acquire load in block_table_find. */
+    atomic_store_explicit(&leaf_of(middle, window)->blocks[block_table_leaf_place(granule)], block,
+                          memory_order_release);
+    _Atomic uint32_t *classes = &middle->classes[in];
+    uint32_t class = 1u << (granule & ((1u << GROUP_BITS) - 1));
+    atomic_store_explicit(classes, atomic_load_explicit(classes, memory_order_relaxed) | class,
+                          memory_order_relaxed);
+    /* Release: whoever finds the bit finds its class and the record. */
+    _Atomic uint64_t *groups = &middle->groups[in][group / 64];
     uint64_t bit = UINT64_C(1) << group % 64;
-    if (has_come) {
-        /* Release: whoever finds the bit finds its class and the record. */
-        seen |= 1u << (granule & ((1u << GROUP_BITS) - 1));
-        atomic_store_explicit(classes, seen, memory_order_relaxed);
-        atomic_store_explicit(word, groups | bit, memory_order_release);
-    } else if (group_is_empty(leaf_of(middle, window), group, seen)) {
-        atomic_store_explicit(word, groups & ~bit, memory_order_relaxed);
-    }
+    atomic_store_explicit(groups, atomic_load_explicit(groups, memory_order_relaxed) | bit,
+                          memory_order_release);
+}
+
+static void note_removal(struct block_table *table, CUdeviceptr address)
+{
+    lock_must_be_held(&table->lock);
+    uint64_t window = address >> WINDOW_BITS;
+    struct block_table_middle *middle = middle_of(table, window);
+    size_t group = granule_in_leaf(address) >> GROUP_BITS;
+    _Atomic uint64_t *groups = &middle->groups[in_middle(window)][group / 64];
+    uint64_t bit = UINT64_C(1) << group % 64;
+    uint32_t classes =
+        atomic_load_explicit(&middle->classes[in_middle(window)], memory_order_relaxed);
+    if (group_is_empty(leaf_of(middle, window), group, classes))
+        atomic_store_explicit(groups, atomic_load_explicit(groups, memory_order_relaxed) & ~bit,
+                              memory_order_relaxed);
 }
 
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block)
@@ -229,30 +248,29 @@ bool block_table_insert(struct block_table *table, CUdeviceptr address, struct b
     if (grown) {
         for (uint64_t window = first + 1; window <= last; window++)
             set_reaching(table, window, block);
-        /* Pairs with the acquire load in block_table_find. */
-        atomic_store_explicit(block_table_place(table, address), block, memory_order_release);
-        note_record(table, address, true);
+        add_record(table, address, block);
     }
     lock_give(&table->lock);
     return grown;
 }
 
-void block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block)
+bool block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block)
 {
     _Atomic(struct block *) *place = block_table_place(table, address);
     if (!place)
-        return;
+        return false;
     struct block *expected = block;
     /* Relaxed: a removal publishes nothing. */
     if (!atomic_compare_exchange_strong_explicit(place, &expected, NULL, memory_order_relaxed,
                                                  memory_order_relaxed))
-        return;
+        return false;
     lock_take(&table->lock, LOCK_TABLE);
     for (uint64_t window = (address >> WINDOW_BITS) + 1; window <= last_window(address, block);
          window++)
         drop_reaching(table, window, block);
-    note_record(table, address, false);
+    note_removal(table, address);
     lock_give(&table->lock);
+    return true;
 }
 
 /* ---- lookups ---- */
@@ -319,37 +337,4 @@ struct block *block_table_find_around(const struct block_table *table, CUdevicep
     struct block *found = last_in_window(&window, granule_in_leaf(address));
     return found ? found
                  : atomic_load_explicit(&middle->reaching[in_middle(number)], memory_order_acquire);
-}
-
-static void visit_group(const struct window *window, size_t group, CUdeviceptr first,
-                        block_visitor *visit, void *argument)
-{
-    uint32_t classes = atomic_load_explicit(window->classes, memory_order_relaxed);
-    for (; classes; classes &= classes - 1) {
-        size_t granule = (group << GROUP_BITS) + (size_t)__builtin_ctz(classes);
-        const struct block *block = block_in_leaf(window->leaf, granule);
-        if (block)
-            visit(first + (granule << GRANULE_BITS), block, argument);
-    }
-}
-
-static void visit_window(const struct window *window, CUdeviceptr first, block_visitor *visit,
-                         void *argument)
-{
-    for (size_t word = 0; word < LEAF_WORDS; word++)
-        for (uint64_t groups = groups_in_word(window, word); groups; groups &= groups - 1)
-            visit_group(window, word * 64 + (size_t)__builtin_ctzll(groups), first, visit,
-                        argument);
-}
-
-void block_table_visit(const struct block_table *table, block_visitor *visit, void *argument)
-{
-    const struct block_table_middle *middle =
-        atomic_load_explicit(&table->middles, memory_order_acquire);
-    for (; middle; middle = middle->next)
-        for (uint64_t i = 0; i < 1u << MIDDLE_BITS; i++)
-            if (leaf_of(middle, i)) {
-                struct window window = window_of(middle, i);
-                visit_window(&window, (middle->first_window + i) << WINDOW_BITS, visit, argument);
-            }
 }

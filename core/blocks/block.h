@@ -115,6 +115,18 @@ static inline CUdeviceptr block_address(const struct block *block)
     return atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_ADDRESS_MASK;
 }
 
+/* The block that this one leads to in a thread's cache. Relaxed: whoever sums up caches looks while
+ * their threads change them. */
+static inline struct block *block_cached_next(const struct block *block)
+{
+    return __atomic_load_n(&block->links[LINK_BUCKET].next, __ATOMIC_RELAXED);
+}
+
+static inline void block_set_cached_next(struct block *block, struct block *next)
+{
+    __atomic_store_n(&block->links[LINK_BUCKET].next, next, __ATOMIC_RELAXED);
+}
+
 static inline enum block_state block_state(const struct block *block)
 {
     return (enum block_state)(atomic_load_explicit(&block->key, memory_order_acquire) &
@@ -340,6 +352,15 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
 #define ROOT_BITS    14
 #define ADDRESS_BITS (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS + ROOT_BITS)
 
+/* The driver has memory in pages of this size, in which blocks of less than one lie together. */
+#define PAGE_BITS 21
+
+/* Of one page; see core/device_memory/page_counts.h. */
+struct block_page {
+    _Atomic uint32_t counts;
+    _Atomic uint64_t seen;
+};
+
 /* Granules of a leaf that share a bit: 4 KiB of device memory. Where a granule is inside them is
  * its class. */
 #define GROUP_BITS 4
@@ -359,14 +380,11 @@ struct block_table_middle {
     _Atomic uint32_t classes[1u << MIDDLE_BITS];
     /* Of each leaf: a bit for each group of granules, set while a record is in one of them. */
     _Atomic uint64_t groups[1u << MIDDLE_BITS][LEAF_WORDS];
-    struct block_table_middle *next; /* that was made before; written before this one is known */
-    uint64_t first_window;           /* see block.c */
+    struct block_page pages[1u << (MIDDLE_BITS + LEAF_BITS + GRANULE_BITS - PAGE_BITS)];
 };
 
 struct block_table {
     _Atomic(struct block_table_middle *) *root;
-    _Atomic(struct block_table_middle *) middles; /* all of them. Release when one is made, acquire
-                                                     when they are walked */
     pthread_mutex_t lock; /* guards chunk, chunk_left, and every change of the tree but the removal
                              of a record from its place */
     char *chunk;
@@ -424,15 +442,22 @@ static inline struct block *block_table_find(const struct block_table *table, CU
  * place or memory is short. */
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block);
 
-/* Removes the address's record if it still is this block. */
-void block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block);
+/* Removes the address's record if it still is this block; false: it is not. */
+bool block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block);
+
+/* The page of an address that a block in the table has reached. */
+static inline struct block_page *block_table_page(const struct block_table *table,
+                                                  CUdeviceptr address)
+{
+    uint64_t page = address >> PAGE_BITS;
+    unsigned bits = MIDDLE_BITS + LEAF_BITS + GRANULE_BITS - PAGE_BITS;
+    struct block_table_middle *middle =
+        atomic_load_explicit(&table->root[page >> bits], memory_order_acquire);
+    return &middle->pages[page & ((UINT64_C(1) << bits) - 1)];
+}
 
 /* The record of the block around an address, or else one that ends before it; NULL where no block
  * begins at or before the address in the 16 MiB around it, and none reaches into them. */
 struct block *block_table_find_around(const struct block_table *table, CUdeviceptr address);
-
-/* Calls visit for every record; those of the same 32 GiB by ascending address. */
-typedef void block_visitor(CUdeviceptr address, const struct block *block, void *argument);
-void block_table_visit(const struct block_table *table, block_visitor *visit, void *argument);
 
 #endif

@@ -76,6 +76,10 @@ int board_device(struct board *board, const unsigned char uuid[16]);
 /* Bytes that it could give back at once, and those that the GPU may still be using. */
 void board_publish(struct board *board, int device, uint64_t cached, uint64_t pending);
 
+/* So many of those that are published as pending, before that, were freed in a stream's order:
+ * nobody waits for them. */
+void board_publish_in_order(struct board *board, int device, uint64_t in_order);
+
 /* Published as cached by who listens and knows of nothing: it is asked then, and counts as nothing.
  */
 #define BOARD_NEARLY_NOTHING 1u
@@ -95,6 +99,7 @@ void board_publish_ending(struct board *board);
  * every 10 ms at most who has ended. */
 struct board_bytes {
     uint64_t cached, pending;
+    uint64_t in_order; /* of what is pending */
 };
 struct board_bytes board_others(struct board *board, int device, uint64_t device_total,
                                 bool of_group);
@@ -115,13 +120,17 @@ struct board_demand;
 struct board_demand *board_ask(struct board *board, int device, uint64_t device_total,
                                uint64_t bytes, uint64_t at_least, bool of_group, bool *no_place);
 
-/* How far it has come. The first time it waits until everybody has answered once, or
- * BOARD_SILENCE_NANOSECONDS have passed since they were asked; then it does not wait. Who has been
+/* How far it has come. The first time it waits until everybody has answered once, or is silent:
+ * BOARD_SILENCE_NANOSECONDS after it was asked, and BOARD_SLOW_SILENCES times as long if it had
+ * said that it caches memory and is not stopped, since a busy machine may keep it from its
+ * processor. A tool's demand has no such patience. The next times it does not wait. Who has been
  * silent is not asked again for ten seconds, unless it has answered since. */
 #define BOARD_SILENCE_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
+#define BOARD_SLOW_SILENCES       20u
 struct board_progress {
-    uint64_t given;   /* bytes that went back to the driver since the demand, as those asked say */
-    uint64_t pending; /* bytes that those who answered may still give, once the GPU is past them */
+    uint64_t given;    /* bytes that went back to the driver since the demand, as those asked say */
+    uint64_t pending;  /* bytes that those who answered may still give, once the GPU is past them */
+    uint64_t in_order; /* of these: freed in a stream's order */
     unsigned asked, silent; /* processes */
     unsigned ended;         /* those that did since, with all that they had: it counts as given */
 };

@@ -7,18 +7,17 @@
  *
  * Part of the preload object: libc only.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "board_file.h"
 #include "board_slot.h"
 #include "core/base/clock.h"
 #include "core/base/futex.h"
+#include "core/base/process.h"
 
 /* Who has been asked and waited for is looked at this often, whether it lives. */
 #define LOOK_NANOSECONDS UINT64_C(2000000)
-
-/* Of has and planned. */
-enum { CACHED, PENDING };
 
 static bool is_every_device(const uint64_t uuid[2])
 {
@@ -41,9 +40,10 @@ static bool read_candidate(const struct board *board, unsigned index, const uint
     int place = board_find_device(slot, uuid);
     if (place < 0)
         return false;
-    struct board_bytes bytes = board_bytes_to_have(&slot->devices[place], total, listens);
-    candidate->has[CACHED] = bytes.cached;
-    candidate->has[PENDING] = bytes.pending;
+    struct board_bytes bytes = board_bytes_to_have(slot, (unsigned)place, total, listens);
+    candidate->has[BOARD_CACHED] = bytes.cached;
+    candidate->has[BOARD_PENDING] = bytes.pending - bytes.in_order;
+    candidate->has[BOARD_IN_ORDER] = bytes.in_order;
     return board_is_still(slot, candidate->token);
 }
 
@@ -66,11 +66,19 @@ static unsigned find_candidates(struct board *board, const uint64_t uuid[2], uin
     return count;
 }
 
+static uint64_t all_of(const struct board_candidate *candidate)
+{
+    uint64_t sum = 0;
+    for (int sort = 0; sort < BOARD_SORTS; sort++)
+        sum = board_sum(sum, candidate->has[sort]);
+    return sum;
+}
+
 static uint64_t sum_of_all(const struct board_candidate *candidates, unsigned count)
 {
     uint64_t sum = 0;
     for (unsigned i = 0; i < count; i++)
-        sum = board_sum(sum, board_sum(candidates[i].has[CACHED], candidates[i].has[PENDING]));
+        sum = board_sum(sum, all_of(&candidates[i]));
     return sum;
 }
 
@@ -107,7 +115,7 @@ static void ask_the_others(struct board_candidate *candidates, unsigned count, u
  * for, or room processes are asked. */
 static void plan(struct board_candidate *candidates, unsigned count, uint64_t bytes, unsigned room)
 {
-    for (int what = CACHED; what <= PENDING; what++) {
+    for (int what = 0; what < BOARD_SORTS; what++) {
         struct board_candidate *next;
         while (bytes > 0 && (next = find_largest(candidates, count, what, room > 0)) != NULL) {
             uint64_t more = smaller_of(next->has[what], bytes);
@@ -188,7 +196,7 @@ static uint64_t given_by(const struct board_slot *slot, const uint64_t uuid[2])
 }
 
 static void add_target(struct board_demand *demand, uint32_t slot, uint64_t token, uint32_t entry,
-                       uint64_t bytes)
+                       uint64_t bytes, bool had_some)
 {
     const struct board_slot *of = &demand->board->map->slots[slot];
     demand->targets[demand->count++] = (struct board_target){
@@ -196,6 +204,7 @@ static void add_target(struct board_demand *demand, uint32_t slot, uint64_t toke
         .token = token,
         .entry = entry,
         .bytes = bytes,
+        .had_some = had_some,
         .given_before = given_by(of, demand->uuid),
     };
 }
@@ -227,7 +236,8 @@ static void ask_candidates(struct board_demand *demand, unsigned count)
             continue;
         uint32_t entry = add_entry(demand, candidate->slot, candidate->token, candidate->asked);
         if (entry < BOARD_ENTRIES)
-            add_target(demand, candidate->slot, candidate->token, entry, candidate->asked);
+            add_target(demand, candidate->slot, candidate->token, entry, candidate->asked,
+                       all_of(candidate) > 0);
     }
     wake_targets(demand);
 }
@@ -270,12 +280,12 @@ struct board_demand *board_ask(struct board *board, int device, uint64_t device_
 /* Who comes to its end is mostly gone soon; not one that hangs there. */
 #define ENDING_NANOSECONDS UINT64_C(1000000000)
 
-static uint64_t pending_of(const struct board_demand *demand,
-                           const struct board_slot_device *device, uint32_t listens)
+static struct board_bytes bytes_of(const struct board_demand *demand, const struct board_slot *slot,
+                                   unsigned place, uint32_t listens)
 {
     if (listens == BOARD_ENDS && monotonic_now() - demand->asked_at > ENDING_NANOSECONDS)
-        return 0;
-    return board_bytes_to_have(device, demand->device_total, listens).pending;
+        return (struct board_bytes){0};
+    return board_bytes_to_have(slot, place, demand->device_total, listens);
 }
 
 /* What the process has said, and whether it is still the one that was asked. */
@@ -285,11 +295,13 @@ static void read_target(const struct board_demand *demand, struct board_target *
     /* Pairs with the release store in board_answered: what it has given and published is seen. */
     uint32_t answered = atomic_load_explicit(&slot->answered, memory_order_acquire);
     uint32_t listens = atomic_load_explicit(&slot->listens, memory_order_acquire);
-    uint64_t pending = 0;
+    uint64_t pending = 0, in_order = 0;
     for (unsigned i = 0; i < BOARD_DEVICES; i++) {
-        const struct board_slot_device *device = &slot->devices[i];
-        if (is_every_device(demand->uuid) || board_find_device(slot, demand->uuid) == (int)i)
-            pending = board_sum(pending, pending_of(demand, device, listens));
+        if (!is_every_device(demand->uuid) && board_find_device(slot, demand->uuid) != (int)i)
+            continue;
+        struct board_bytes bytes = bytes_of(demand, slot, i, listens);
+        pending = board_sum(pending, bytes.pending);
+        in_order = board_sum(in_order, bytes.in_order);
     }
     /* Given bytes are told before they are no longer pending, and read after that. */
     uint64_t given = given_by(slot, demand->uuid);
@@ -297,13 +309,15 @@ static void read_target(const struct board_demand *demand, struct board_target *
         /* It has ended, and all that it had is the driver's. */
         target->gone = true;
         target->given = target->bytes;
-        target->pending = 0;
+        target->pending = target->in_order = 0;
         return;
     }
     target->given = rest_of(given, target->given_before);
     target->answered =
         target->answered || listens == BOARD_ENDS || (int32_t)(answered - target->asked) >= 0;
-    target->pending = target->answered && listens != BOARD_DEAF ? pending : 0;
+    bool counts = target->answered && listens != BOARD_DEAF;
+    target->pending = counts ? pending : 0;
+    target->in_order = counts ? in_order : 0;
     target->gone = listens == BOARD_DEAF && !target->answered;
 }
 
@@ -339,11 +353,30 @@ static void look_who_lives(struct board_demand *demand)
     board_probe_end(&probe);
 }
 
-static void note_silent_ones(struct board_demand *demand, uint64_t now)
+/* In another pid namespace nobody can tell. */
+static bool is_stopped(const struct board *board, const struct board_target *target)
+{
+    const struct board_slot *slot = &board->map->slots[target->slot];
+    uint64_t space = atomic_load_explicit(&slot->pid_namespace, memory_order_relaxed);
+    uint32_t pid = atomic_load_explicit(&slot->pid, memory_order_relaxed);
+    int error = errno;
+    bool stopped = space != 0 && space == board->pid_namespace && process_is_stopped(pid);
+    errno = error;
+    return stopped;
+}
+
+/* It may answer yet. */
+static bool deserves_patience(const struct board_demand *demand, const struct board_target *target)
+{
+    return demand->kind == BOARD_RECLAIM && target->had_some && !is_stopped(demand->board, target);
+}
+
+/* is_last: nobody is waited for any longer. */
+static void note_silent_ones(struct board_demand *demand, uint64_t now, bool is_last)
 {
     for (unsigned i = 0; i < demand->count; i++) {
         struct board_target *target = &demand->targets[i];
-        if (!is_waited_for(target))
+        if (!is_waited_for(target) || (!is_last && deserves_patience(demand, target)))
             continue;
         target->silent = true;
         board_note_silent(demand->board->silent, target->token, target->asked, now);
@@ -352,7 +385,9 @@ static void note_silent_ones(struct board_demand *demand, uint64_t now)
 
 static void wait_for_answers(struct board_demand *demand)
 {
-    uint64_t now = monotonic_now(), end = demand->asked_at + demand->board->silence;
+    uint64_t silence = demand->board->silence,
+             end = demand->asked_at + BOARD_SLOW_SILENCES * silence;
+    uint64_t now = monotonic_now(), look = demand->asked_at + silence;
     const struct board_target *next;
     while ((next = read_targets(demand)) != NULL && now < end && board_own_slot(demand->board)) {
         const struct board_slot *slot = &demand->board->map->slots[next->slot];
@@ -361,8 +396,13 @@ static void wait_for_answers(struct board_demand *demand)
             futex_wait(&slot->answered, answered, smaller_of(end, now + LOOK_NANOSECONDS));
         now = monotonic_now();
         look_who_lives(demand);
+        if (now < look)
+            continue;
+        read_targets(demand);
+        note_silent_ones(demand, now, false);
+        look = now + silence;
     }
-    note_silent_ones(demand, now);
+    note_silent_ones(demand, now, true);
 }
 
 struct board_progress board_demand_look(struct board_demand *demand)
@@ -381,6 +421,7 @@ struct board_progress board_demand_look(struct board_demand *demand)
         const struct board_target *target = &demand->targets[i];
         progress.given = board_sum(progress.given, target->given);
         progress.pending = board_sum(progress.pending, target->pending);
+        progress.in_order = board_sum(progress.in_order, target->in_order);
         progress.silent += target->silent && !target->answered;
         progress.ended += target->gone && target->given;
     }
@@ -429,7 +470,7 @@ static unsigned add_trim_targets(struct board_demand *demand, const struct board
             continue;
         meant += !atomic_load_explicit(&slot->visits, memory_order_relaxed);
         if (atomic_load_explicit(&slot->listens, memory_order_relaxed) == BOARD_LISTENS)
-            add_target(demand, i, token, BOARD_ENTRIES, 0);
+            add_target(demand, i, token, BOARD_ENTRIES, 0, false);
     }
     board_probe_end(&probe);
     return meant;

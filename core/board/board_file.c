@@ -16,6 +16,7 @@
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
 #include "core/base/mapped_file.h"
+#include "core/base/sandbox.h"
 
 #define BYTES        sizeof(struct board_map)
 #define MAKING       BOARD_SLOTS /* the byte that is locked by who makes the file */
@@ -293,7 +294,9 @@ struct board_probe board_probe_begin(struct board *board)
     struct board_probe probe = {.board = board, .error = errno};
     struct statx found;
     probe.cancellation = cancellation_off();
-    probe.fd = open_for_a_moment(AT_FDCWD, board->path, 0, &found, &probe.passing);
+    probe.fd = sandbox_was_entered()
+                   ? -1
+                   : open_for_a_moment(AT_FDCWD, board->path, 0, &found, &probe.passing);
     if (probe.fd >= 0 && !is_the_mapped(board, &found)) {
         /* Whoever joins from now on is on that one, and those on this one cannot be looked at. What
          * stands on the own slot would stay there as it is: to those who look on, as long as they
@@ -323,7 +326,7 @@ static void note_what_it_had(struct board *board, const struct board_slot *slot)
         int place = board_find_device(slot, board->uuids[i]);
         if (place < 0)
             continue;
-        struct board_bytes bytes = board_bytes_of(&slot->devices[place], UINT64_MAX);
+        struct board_bytes bytes = board_bytes_of(slot, (unsigned)place, UINT64_MAX);
         if (board_sum(bytes.cached, bytes.pending) >= ENDED_BYTES)
             atomic_store_explicit(&board->ended_at[i], monotonic_now(), memory_order_relaxed);
     }

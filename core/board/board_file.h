@@ -45,7 +45,8 @@ void board_file_forget(void);
 
 /* ---- who lives ---- */
 
-/* The file, opened to look at locks; fd is -1 where it cannot be, and everybody counts as alive.
+/* The file, opened to look at locks; fd is -1 where it cannot be, or the process has restricted its
+ * system calls, and everybody counts as alive.
  * Between begin and end the thread cannot be cancelled; end restores errno. */
 struct board_probe {
     struct board *board;

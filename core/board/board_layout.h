@@ -74,7 +74,9 @@ struct board_slot {
     board_word unused[18];
     struct board_slot_device devices[BOARD_DEVICES];
     struct board_entry entries[BOARD_ENTRIES];
-    board_word more[16];
+    /* Of what is pending on each of the devices: freed in a stream's order, so that nobody waits
+     * for it. 0 in slots of processes that do not tell. */
+    board_word in_order[BOARD_DEVICES];
 };
 
 struct board_map {

@@ -53,26 +53,30 @@ int board_find_device(const struct board_slot *slot, const uint64_t uuid[2])
     return -1;
 }
 
-struct board_bytes board_bytes_of(const struct board_slot_device *device, uint64_t total)
+struct board_bytes board_bytes_of(const struct board_slot *slot, unsigned place, uint64_t total)
 {
+    const struct board_slot_device *device = &slot->devices[place];
     struct board_bytes bytes;
     uint64_t cached = atomic_load_explicit(&device->cached, memory_order_relaxed);
     /* Pairs with the store in board_publish, for what was given before. */
     uint64_t pending = atomic_load_explicit(&device->pending, memory_order_acquire);
     bytes.cached = smaller_of(cached, total);
+    uint64_t in_order = atomic_load_explicit(&slot->in_order[place], memory_order_relaxed);
     bytes.pending = smaller_of(pending, total - bytes.cached);
+    bytes.in_order = smaller_of(in_order, bytes.pending);
     return bytes;
 }
 
-struct board_bytes board_bytes_to_have(const struct board_slot_device *device, uint64_t total,
-                                       uint32_t listens)
+struct board_bytes board_bytes_to_have(const struct board_slot *slot, unsigned place,
+                                       uint64_t total, uint32_t listens)
 {
-    struct board_bytes bytes = board_bytes_of(device, total);
+    struct board_bytes bytes = board_bytes_of(slot, place, total);
     if (bytes.cached <= BOARD_NEARLY_NOTHING)
         bytes.cached = 0;
     if (listens == BOARD_ENDS) {
         bytes.pending = board_sum(bytes.cached, bytes.pending);
         bytes.cached = 0;
+        bytes.in_order = 0;
     }
     return bytes;
 }

@@ -31,13 +31,13 @@ bool board_is_still(const struct board_slot *slot, uint64_t token);
 /* The place of the device with this uuid on the slot; -1: none. */
 int board_find_device(const struct board_slot *slot, const uint64_t uuid[2]);
 
-/* What it caches, and has pending, both together no more than total. */
-struct board_bytes board_bytes_of(const struct board_slot_device *device, uint64_t total);
+/* What it caches of the device at this place, and has pending, both together no more than total. */
+struct board_bytes board_bytes_of(const struct board_slot *slot, unsigned place, uint64_t total);
 
 /* The same of a process that listens so (enum board_listens): what one has that comes to its end is
  * pending, and who has nearly nothing has nothing. */
-struct board_bytes board_bytes_to_have(const struct board_slot_device *device, uint64_t total,
-                                       uint32_t listens);
+struct board_bytes board_bytes_to_have(const struct board_slot *slot, unsigned place,
+                                       uint64_t total, uint32_t listens);
 
 bool board_is_of_group(const struct board_slot *slot, const uint64_t group[BOARD_GROUP_BYTES / 8]);
 

@@ -31,10 +31,11 @@ struct board_target {
     uint32_t slot;
     uint32_t asked; /* the count of its wake word that asked it */
     uint64_t token;
-    uint64_t given_before, given, pending; /* as last read from its slot */
-    uint32_t entry;                        /* in the own slot; BOARD_ENTRIES: none of its own */
-    uint64_t bytes;                        /* it is asked for so many */
-    bool answered, silent, gone;           /* gone: it has ended, or stopped to listen */
+    uint64_t given_before, given, pending, in_order; /* as last read from its slot */
+    uint32_t entry;              /* in the own slot; BOARD_ENTRIES: none of its own */
+    uint64_t bytes;              /* it is asked for so many */
+    bool had_some;               /* it had said that it has memory to give */
+    bool answered, silent, gone; /* gone: it has ended, or stopped to listen */
 };
 
 /* A demand of another process, since when it was first seen. Of more than so many the one that was
@@ -70,11 +71,15 @@ struct board_demand {
 };
 _Static_assert(BOARD_ENTRIES <= 64, "a bit for each");
 
+/* What can be had at once, when the GPU is past it, and the same of what was freed in a stream's
+ * order, for which nobody waits. */
+enum board_sort { BOARD_CACHED, BOARD_PENDING, BOARD_IN_ORDER, BOARD_SORTS };
+
 /* Of a process that may be asked, when it was looked at. */
 struct board_candidate {
     uint32_t slot;
-    bool planned[2]; /* to be asked for what it caches, and for what it has pending */
-    uint64_t token, has[2], asked;
+    bool planned[BOARD_SORTS]; /* to be asked for its bytes of this sort */
+    uint64_t token, has[BOARD_SORTS], asked;
 };
 
 struct board {

@@ -51,6 +51,14 @@ int board_device(struct board *board, const unsigned char uuid[16])
     return place;
 }
 
+void board_publish_in_order(struct board *board, int device, uint64_t in_order)
+{
+    struct board_slot *slot = board_own_slot(board);
+    /* Relaxed, as in board_publish. */
+    if (slot && device >= 0)
+        atomic_store_explicit(&slot->in_order[device], in_order, memory_order_relaxed);
+}
+
 void board_publish(struct board *board, int device, uint64_t cached, uint64_t pending)
 {
     struct board_slot *slot = board_own_slot(board);
@@ -99,7 +107,7 @@ static struct board_bytes had_of(const struct board *board, unsigned index, cons
     int place = board_find_device(slot, uuid);
     if (place < 0 || board_does_not_answer(board, slot, token, now))
         return nothing;
-    struct board_bytes bytes = board_bytes_to_have(&slot->devices[place], total, listens);
+    struct board_bytes bytes = board_bytes_to_have(slot, (unsigned)place, total, listens);
     return board_is_still(slot, token) ? bytes : nothing;
 }
 
@@ -117,6 +125,7 @@ struct board_bytes board_others(struct board *board, int device, uint64_t device
             had_of(board, i, board->uuids[device], device_total, of_group, now);
         sum.cached = board_sum(sum.cached, its.cached);
         sum.pending = board_sum(sum.pending, its.pending);
+        sum.in_order = board_sum(sum.in_order, its.in_order);
     }
     return sum;
 }
@@ -152,12 +161,13 @@ static bool has_demand(const struct board_slot *slot)
     return false;
 }
 
-static void read_device(const struct board_slot_device *device,
+static void read_device(const struct board_slot *slot, unsigned place,
                         struct board_process_device *described)
 {
+    const struct board_slot_device *device = &slot->devices[place];
     uint64_t uuid[2] = {atomic_load_explicit(&device->uuid[0], memory_order_relaxed),
                         atomic_load_explicit(&device->uuid[1], memory_order_relaxed)};
-    struct board_bytes bytes = board_bytes_of(device, UINT64_MAX);
+    struct board_bytes bytes = board_bytes_of(slot, place, UINT64_MAX);
     memcpy(described->uuid, uuid, sizeof described->uuid);
     described->held = atomic_load_explicit(&device->held, memory_order_relaxed);
     described->cached = bytes.cached;
@@ -178,7 +188,7 @@ static void read_process(const struct board_slot *slot, struct board_process *pr
     };
     read_text_of(slot, process->group);
     for (unsigned i = 0; i < process->device_count; i++)
-        read_device(&slot->devices[i], &process->devices[i]);
+        read_device(slot, i, &process->devices[i]);
 }
 
 static bool read_living(const struct board_probe *probe, unsigned index,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "capture.h"
+#include "core/base/bus_guard.h"
 #include "core/base/clock.h"
 #include "core/base/lines.h"
 #include "core/driver/calls.h"
@@ -171,7 +172,7 @@ static void give_up_handle(struct pool *pool, const struct context_handle *entry
 /* False where that is not possible yet: there is another context and the barriers are not closed,
  * or the handle is known: perhaps its last owner is still being ended by another thread. */
 static bool list_context(struct pool *pool, struct device *device, const struct context *identity,
-                         struct context **context)
+                         uint64_t started, struct context **context)
 {
     lock_take(&pool->fence_lock, LOCK_FENCE);
     lock_take(&pool->registry.lock, LOCK_REGISTRY);
@@ -183,7 +184,7 @@ static bool list_context(struct pool *pool, struct device *device, const struct 
     lock_give(&pool->registry.lock);
     lock_give(&pool->fence_lock);
     if (!ready)
-        sched_yield();
+        patient_nap(started);
     return ready;
 }
 
@@ -216,6 +217,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
         return NULL;
 
     struct context *context;
+    uint64_t started = monotonic_now();
     do {
         struct context_handle found;
         bool known = registry_look_up(pool, handle, &found);
@@ -228,7 +230,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
             give_up_handle(pool, &found);
         if (context_next(pool, NULL, NULL))
             close_barriers(pool, handle);
-    } while (!list_context(pool, device, &identity, &context));
+    } while (!list_context(pool, device, &identity, started, &context));
     if (!context || !has_ended_unseen(pool, &identity))
         return context;
     forget_listed(pool, context, id_of(&identity));
@@ -346,9 +348,10 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
     struct context_handle found,
         alias = {.handle = handle, .green = green, .context = context, .id = id};
     /* The handle's last owner may still be being ended by another thread. */
+    uint64_t started = monotonic_now();
     while (!add_alias(pool, alias)) {
         if (!registry_look_up(pool, handle, &found))
-            sched_yield();
+            patient_nap(started);
         else if (still_means(&found, id))
             return;
         else
@@ -373,6 +376,8 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     struct context *context = known ? found.context : context_register_current(pool, handle);
     *green = known ? found.green != NULL : context && registry_is_alias(pool, handle);
     struct thread_state *thread = &thread_state;
+    if (!thread->generation)
+        bus_guard_thread();
     /* Nothing of this holds until all of it does: a signal handler may allocate in between. */
     thread->generation = 0;
     atomic_signal_fence(memory_order_seq_cst);

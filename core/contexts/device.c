@@ -7,6 +7,7 @@
 #include "core/base/clock.h"
 #include "core/base/lines.h"
 #include "core/base/numbers.h"
+#include "core/base/sandbox.h"
 #include "core/board/board.h"
 
 /* Without a setting, what is freed up to the next fence is 1 / HOT_SHARE_OF_CACHE of the GPU's
@@ -170,7 +171,11 @@ static bool list_device(struct pool *pool, struct device *device)
 static void join_board(struct pool *pool)
 {
     const char *why = NULL;
-    struct board *board = board_join(pool->limits.group, &why);
+    struct board *board = NULL;
+    if (sandbox_was_entered())
+        why = "the process has restricted its system calls";
+    else
+        board = board_join(pool->limits.group, &why);
     atomic_store_explicit(&pool->board, board, memory_order_release);
     pool->alone_because = board ? NULL : why ? why : "no board";
 }

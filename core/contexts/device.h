@@ -65,6 +65,21 @@ static inline void device_unreserve(struct device *device, uint64_t bytes)
     device_group_give(device, bytes);
 }
 
+/* The driver has given so many bytes of the device, of whichever kind, or has them back. What was
+ * asked for and refused is in none of this, other than in device_reserved. */
+static inline void device_count_given(struct device *device, uint64_t bytes)
+{
+    uint64_t given =
+        atomic_fetch_add_explicit(&device->given_bytes, bytes, memory_order_relaxed) + bytes;
+    counter_raise_shared(&device->memory->recent_peak, given);
+    counter_raise_shared(&device->given_peak, given);
+}
+
+static inline void device_count_returned(struct device *device, uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&device->given_bytes, bytes, memory_order_relaxed);
+}
+
 /* Whether memory is short on the device. */
 void device_set_short(struct device *device, bool is_short);
 static inline bool device_is_short(const struct device *device)

@@ -10,6 +10,7 @@
 #include "core/driver/calls.h"
 #include "fence_list.h"
 #include "registry.h"
+#include "rounds.h"
 
 /* A fence that was running is not asked about again sooner, and not much later where it should be
  * over any moment. Nanoseconds. */
@@ -44,101 +45,14 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     return fence;
 }
 
-static void destroy_events(struct pool *pool, struct fence *fence)
+/* That its own context cannot be entered from here says nothing of the program's free, which
+ * another context may be current for. */
+static CUresult make_own_event(struct pool *pool, struct context *context, struct fence *fence)
 {
     lock_must_be_held(&pool->fence_lock);
-    for (unsigned i = 0; i < fence->event_count; i++) {
-        struct fence_event *e = &fence->events[i];
-        if (context_generation(e->context) == e->generation)
-            pool->driver->cuEventDestroy_v2(e->event);
-    }
-    free(fence->events);
-    fence->events = NULL;
-    fence->event_count = 0;
-}
-
-/* no_entry: the answer where the context cannot be made current. */
-static CUresult add_event(struct pool *pool, struct fence *fence, struct context *context,
-                          CUresult no_entry)
-{
-    lock_must_be_held(&pool->fence_lock);
-    CUevent event;
-    bool pushed;
-    if (!context_push(pool, context, &pushed))
-        return no_entry;
-    CUresult result = pool->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-    context_pop(pool, pushed);
-    if (result == CUDA_SUCCESS)
-        fence->events[fence->event_count++] =
-            (struct fence_event){context, context_generation(context), event, false};
-    return result;
-}
-
-static size_t count_contexts(struct pool *pool)
-{
-    size_t count = 0;
-    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        count++;
-    return count;
-}
-
-bool epoch_is_the_end(CUresult result)
-{
-    return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_UNKNOWN ||
-           (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result < CUDA_ERROR_NOT_PERMITTED &&
-            result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED &&
-            result != CUDA_ERROR_PEER_ACCESS_NOT_ENABLED &&
-            result != CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE);
-}
-
-/* What another context's error means for a fence of ours: a context that has ended no longer works
- * on anybody's memory, and its event may be left out. */
-static bool may_be_left_out(struct context *context, CUresult result)
-{
-    if (!epoch_is_the_end(result))
-        return false;
-    context_step_aside(context);
-    return true;
-}
-
-/* One event in the fence's own context, or in every live one once there have been several. */
-static CUresult make_events(struct pool *pool, struct context *own, struct fence *fence)
-{
-    lock_must_be_held(&pool->fence_lock);
-    bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
-    destroy_events(pool, fence);
-    fence->events = calloc(several ? count_contexts(pool) + 1 : 1, sizeof *fence->events);
-    if (!fence->events)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    /* Its own comes first: that is the one that may be waited for. That it cannot be entered from
-     * here says nothing of the program's free, which another context may be current for. */
-    CUresult result = add_event(pool, fence, own, CUDA_ERROR_NOT_PERMITTED);
-    for (struct context *c = context_next(pool, NULL, NULL); several && c && !result;
-         c = context_next(pool, c, NULL)) {
-        if (c != own && context_is_usable(c))
-            result = add_event(pool, fence, c, CUDA_ERROR_INVALID_CONTEXT);
-        if (result != CUDA_SUCCESS && may_be_left_out(c, result))
-            result = CUDA_SUCCESS;
-    }
-    if (result == CUDA_SUCCESS)
-        fence->set_generation = pool->registry.set_generation;
-    else
-        destroy_events(pool, fence);
-    return result;
-}
-
-enum record_result epoch_judge_record(struct pool *pool, CUresult result)
-{
-    if (result == CUDA_SUCCESS)
-        return RECORDED;
-    /* The thread is in a host function, where the driver forbids nearly everything. */
-    if (result == CUDA_ERROR_NOT_PERMITTED)
-        return NOT_NOW;
-    if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        return epoch_is_the_end(result) ? UNUSABLE : FAILED;
-    /* Somebody captures without our seeing it. */
-    context_step_aside_everywhere(pool);
-    return NOT_NOW;
+    if (fence->own.context && fence->own.generation == fence->own_generation)
+        return CUDA_SUCCESS;
+    return fence_event_make(pool, context, CUDA_ERROR_NOT_PERMITTED, &fence->own);
 }
 
 /* What closing an epoch is on a driver without cuCtxRecordEvent: the plain cuMemFree's wait. */
@@ -162,27 +76,21 @@ static bool something_is_dying(struct pool *pool, const struct context *own)
 {
     lock_must_be_held(&pool->fence_lock);
     bool dying = atomic_load(&own->dying);
-    if (!atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
-        return dying;
-    for (struct context *c = context_next(pool, NULL, NULL); c && !dying;
-         c = context_next(pool, c, NULL))
-        dying = atomic_load(&c->dying);
+    if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
+        dying = contexts_are_dying(pool);
     return dying;
 }
 
-static enum record_result record_events(struct pool *pool, struct fence *fence, CUresult *error)
+/* The round that the fence needs begins after its own event was recorded. */
+static enum record_result record_own_event(struct pool *pool, struct context *context,
+                                           struct fence *fence, CUresult *error)
 {
     lock_must_be_held(&pool->fence_lock);
-    enum record_result result = RECORDED;
-    for (unsigned i = 0; i < fence->event_count && result == RECORDED; i++) {
-        struct fence_event *e = &fence->events[i];
-        *error = pool->driver->cuCtxRecordEvent(e->context->handle, e->event);
-        e->done = i > 0 && *error != CUDA_SUCCESS && may_be_left_out(e->context, *error);
-        if (e->done)
-            *error = CUDA_SUCCESS;
-        result = epoch_judge_record(pool, *error);
-    }
-    return result;
+    fence->round = rounds_needed(pool);
+    fence->own.done = false;
+    *error = pool->driver->cuCtxRecordEvent(context->handle, fence->own.event);
+    enum record_result result = epoch_judge_record(pool, *error);
+    return result == RECORDED ? rounds_note_fence(pool, !fence->waitable, error) : result;
 }
 
 static enum record_result record_fence(struct pool *pool, struct context *context,
@@ -194,12 +102,10 @@ static enum record_result record_fence(struct pool *pool, struct context *contex
         return NOT_NOW;
     if (!pool->driver->cuCtxRecordEvent)
         return fence->waitable ? synchronise_instead(pool, context, error) : NOT_NOW;
-    if (fence->set_generation != pool->registry.set_generation) {
-        *error = make_events(pool, context, fence);
-        if (*error != CUDA_SUCCESS)
-            return epoch_judge_record(pool, *error);
-    }
-    return record_events(pool, fence, error);
+    *error = make_own_event(pool, context, fence);
+    if (*error != CUDA_SUCCESS)
+        return epoch_judge_record(pool, *error);
+    return record_own_event(pool, context, fence, error);
 }
 
 static void finish_record(struct context *context, struct fence *fence, enum record_result result)
@@ -252,40 +158,16 @@ static void await_record(struct context *context)
     }
 }
 
-static CUresult query_event(struct pool *pool, struct fence_event *e)
-{
-    if (!context_pin(e->context, e->generation)) {
-        /* Dead, its work with it; or the driver is still asked whether it dies. */
-        bool died = context_generation(e->context) != e->generation;
-        return died ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-    }
-    CUresult result = pool->driver->cuEventQuery(e->event);
-    context_unpin(e->context);
-    return result;
-}
-
 /* Nobody else asks: epochs.querying is ours, and the fence has us as a user; or nobody else knows
  * it yet. */
 static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
-    enum fence_answer answer = FENCE_OVER;
-    for (unsigned i = 0; i < fence->event_count; i++) {
-        struct fence_event *e = &fence->events[i];
-        if (e->done)
-            continue;
-        CUresult result = query_event(pool, e);
-        if (i > 0 && result != CUDA_SUCCESS && may_be_left_out(e->context, result))
-            result = CUDA_SUCCESS;
-        e->done = result == CUDA_SUCCESS;
-        if (result == CUDA_ERROR_NOT_READY && i == 0)
-            return FENCE_RUNNING;
-        if (result == CUDA_ERROR_NOT_READY)
-            answer = FENCE_OWN_OVER;
-        else if (result != CUDA_SUCCESS)
-            return FENCE_FAILED;
-    }
-    return answer;
+    CUresult result = fence->own.done ? CUDA_SUCCESS : fence_event_query(pool, &fence->own);
+    if (result != CUDA_SUCCESS)
+        return result == CUDA_ERROR_NOT_READY ? FENCE_RUNNING : FENCE_FAILED;
+    fence->own.done = true;
+    return fence->round == 0 || rounds_ask(pool, fence->round) ? FENCE_OVER : FENCE_OWN_OVER;
 }
 
 bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)

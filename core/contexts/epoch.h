@@ -15,8 +15,8 @@
  * became clean. A fence that was recorded elsewhere is not waitable: it is queried, and waited for
  * only where memory is short, and not for long.
  *
- * Once several contexts have existed, a fence is an event in every live one, because cuMemFree
- * also waits for copies of the memory that other contexts make.
+ * Once several contexts have existed, a fence also needs a round (rounds.h), an event in every live
+ * one, because cuMemFree also waits for copies of the memory that other contexts make.
  *
  * Locking: struct epochs is guarded by its context's lock. The fence lock (struct pool) is held
  * while recording, so that no capture begins and no context dies meanwhile.
@@ -25,6 +25,7 @@
 #define CUDAPOOL_CORE_EPOCH_H
 
 #include "fence.h"
+#include "fence_event.h"
 #include "pool_state.h"
 
 enum fence_answer {
@@ -116,18 +117,33 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context);
 bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t stamp,
                            uint64_t give_up_at);
 
-/* No lock held. The same for the newest fence that frees would have waited for, also where nothing
- * of ours is pending: what the program freed in a stream's order, past the pool, would have been
- * back after that. Bounded: the program may have taken a lock since that the work needs. */
-void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at);
+/* ---- a call that is out of memory: core/reclaim/waiting.h says when it may wait ---- */
+
+/* No lock held. The newest stamp that it may wait for in the context: of what plain frees have left
+ * pending, or of a fence that one has recorded. 0: there is none. */
+uint64_t epoch_frees_to_wait_for(struct context *context);
+
+/* No lock held. So much of the driver's own memory was freed in a stream's order, which no pool of
+ * the driver's counts; and how much of that may not be over. */
+void epoch_note_freed_in_order(struct context *context, uint64_t bytes);
+uint64_t epoch_bytes_freed_in_order(struct context *context);
+
+/* No lock held. Waits for the newest fence that a free has recorded, also where nothing of ours is
+ * pending: what the program freed in a stream's order before that free would have been back after
+ * it. Not again for what was waited for without success (epoch_waited_for). since: when the call
+ * began to be out of memory. Bounded: the program may have taken a lock since that the work needs.
+ */
+void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t since,
+                          uint64_t give_up_at);
+
+/* Lock held. The same for any fence that covers the stamp, like epoch_wait_until. */
+bool epoch_wait_for_pending(struct pool *pool, struct context *context, uint64_t stamp,
+                            uint64_t since, uint64_t give_up_at);
 
 /* For any fence that covers the stamp, whatever it may be behind, other contexts' work
  * included, and not longer than until the monotonic clock shows give_up_at nanoseconds. */
 bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp,
                       uint64_t give_up_at);
-
-/* Errors that stay in a context, all of its work having ended. */
-bool epoch_is_the_end(CUresult result);
 
 /* No lock needed. The program's own wait or query has answered this: after an error that stays in
  * the context the pool steps aside there. */
@@ -156,15 +172,5 @@ void epoch_reset(struct epochs *epochs);
 
 /* Whether a fence may be asked about again. No lock needed. */
 bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now);
-
-/* What the driver's answer to a record of a fence, or a wait for one, says. */
-enum record_result {
-    RECORDED,
-    SYNCHRONISED,
-    NOT_NOW,  /* a capture or a dying context is in the way */
-    FAILED,   /* this time */
-    UNUSABLE, /* an error stays in the context */
-};
-enum record_result epoch_judge_record(struct pool *pool, CUresult result);
 
 #endif

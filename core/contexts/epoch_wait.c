@@ -10,12 +10,16 @@
 #include "core/base/numbers.h"
 #include "core/driver/calls.h"
 #include "fence_list.h"
+#include "rounds.h"
 
 /* How long a thread waits for another's question or record, and how often it looks between two
  * yields; and how long the thread that has recorded may take until it begins the next one that it
  * was asked for. */
 #define AWAIT_NANOSECONDS 100000u
 #define AWAIT_LOOKS       64u
+
+/* A wait that was shorter says nothing of the work: nanoseconds. */
+#define LONG_NANOSECONDS (VAIN_WAIT_NANOSECONDS / 2)
 
 /* So many naps without a look at what the lock guards. */
 #define NAPS_UNLOCKED 64u
@@ -123,6 +127,11 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
     fence->users++;
     while (epoch_clean(epochs) < wait.stamp &&
            !(wait.in_allocation && epoch_may_be_behind_host_work(epochs, epoch))) {
+        if (!wait.in_allocation && !round_has_begun(&pool->rounds, fence->round)) {
+            context_unlock(context);
+            rounds_demand(pool, fence->round);
+            context_lock(context);
+        }
         enum fence_answer answer = epoch_query(pool, context, fence);
         if (epoch_clean(epochs) >= wait.stamp || ends_wait(pool, context, &wait, answer))
             break;
@@ -245,14 +254,83 @@ static uint64_t newest_waitable(const struct epochs *epochs)
     return newest;
 }
 
-void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at)
+/* The newest stamp that a plain free, or several, have waited for without the pool; 0: none. */
+static uint64_t newest_of_frees(const struct context *context)
+{
+    lock_must_be_held(&context->lock);
+    return larger_of(newest_waitable(&context->epochs), epoch_newest_pending(context));
+}
+
+uint64_t epoch_frees_to_wait_for(struct context *context)
+{
+    context_lock(context);
+    const struct epochs *epochs = &context->epochs;
+    uint64_t stamp = newest_of_frees(context);
+    if (stamp <= larger_of(epoch_clean(epochs), epoch_waited_for(epochs)))
+        stamp = 0;
+    context_unlock(context);
+    return stamp;
+}
+
+void epoch_note_freed_in_order(struct context *context, uint64_t bytes)
+{
+    context_lock(context);
+    struct epochs *epochs = &context->epochs;
+    if (epoch_clean(epochs) >= epochs->in_order.epoch)
+        epochs->in_order.bytes = 0;
+    epochs->in_order.bytes += bytes;
+    epochs->in_order.epoch = epoch_current(epochs);
+    context_unlock(context);
+}
+
+uint64_t epoch_bytes_freed_in_order(struct context *context)
+{
+    context_lock(context);
+    const struct epochs *epochs = &context->epochs;
+    bool is_over = epoch_clean(epochs) >= epochs->in_order.epoch;
+    uint64_t bytes = is_over ? 0 : epochs->in_order.bytes;
+    context_unlock(context);
+    return bytes;
+}
+
+/* Whoever comes next need not find out. A later fence covers what an earlier one does: so this goes
+ * for all that was freed by now. */
+static void note_wait(struct context *context, uint64_t stamp, uint64_t since, uint64_t give_up_at)
+{
+    lock_must_be_held(&context->lock);
+    struct epochs *epochs = &context->epochs;
+    uint64_t now = monotonic_now(), clean = epoch_clean(epochs);
+    if (clean >= stamp || now < give_up_at || now - since < LONG_NANOSECONDS)
+        return;
+    /* What is freed from now on may have the number of the epoch that is open. */
+    uint64_t closed = epoch_current(epochs) - 1;
+    epochs->waited.stamp = larger_of(stamp, smaller_of(newest_of_frees(context), closed));
+    epochs->waited.clean = clean;
+}
+
+void epoch_wait_for_frees(struct pool *pool, struct context *context, uint64_t since,
+                          uint64_t give_up_at)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     context_lock(context);
     uint64_t stamp = newest_waitable(&context->epochs);
-    if (stamp)
+    if (stamp > epoch_waited_for(&context->epochs)) {
         epoch_wait_when_short(pool, context, stamp, give_up_at);
+        note_wait(context, stamp, since, give_up_at);
+    }
     context_unlock(context);
+}
+
+bool epoch_wait_for_pending(struct pool *pool, struct context *context, uint64_t stamp,
+                            uint64_t since, uint64_t give_up_at)
+{
+    lock_must_be_held(&context->lock);
+    if (stamp <= epoch_waited_for(&context->epochs))
+        return epoch_clean(&context->epochs) >= stamp;
+    bool over = epoch_wait_until(pool, context, stamp, give_up_at);
+    if (!over)
+        note_wait(context, stamp, since, give_up_at);
+    return over;
 }
 
 bool epoch_wait_in_allocation_until(struct pool *pool, struct context *context, uint64_t stamp,

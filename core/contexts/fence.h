@@ -17,11 +17,21 @@
 
 struct context;
 
+/* What the driver's answer to a record of a fence, or a wait for one, says. */
+enum record_result {
+    RECORDED,
+    SYNCHRONISED,
+    NOT_NOW,  /* a capture or a dying context is in the way */
+    FAILED,   /* this time */
+    UNUSABLE, /* an error stays in the context */
+};
+
 struct fence_event {
     struct context *context;
     uint64_t generation; /* of the context: another one means that it died, and its work with it */
     CUevent event;
-    bool done; /* belongs to whoever has set epochs.querying, and before that to who records it */
+    bool done; /* belongs to whoever asks (epochs.querying, rounds.asking), and before that to who
+                  records it */
 };
 
 struct fence {
@@ -31,9 +41,8 @@ struct fence {
     uint64_t recorded_at;    /* nanoseconds of the monotonic clock, when that was done */
     bool over;               /* no longer outstanding; spare once users is 0 */
     unsigned users;          /* threads that look at it; an event in use is never recorded again */
-    uint64_t set_generation; /* of the set of contexts that events was made for */
-    unsigned event_count;
-    struct fence_event *events; /* written under the fence lock, before the fence is published */
+    struct fence_event own;  /* in its own context; made under the fence lock */
+    uint64_t round;          /* the number of the round that it needs (rounds.h); 0: none */
     struct fence *next;
 };
 
@@ -69,6 +78,15 @@ struct epochs {
     _Atomic bool querying;     /* a thread is asking the driver about a fence of this context */
     _Atomic uint64_t asked_at; /* nanoseconds of the monotonic clock: when a fence was last seen
                                   running. Written under the lock; relaxed */
+    /* A call that was out of memory has waited for everything stamped up to that stamp, without
+     * success; clean was what it says then. See epoch_waited_for. */
+    struct {
+        uint64_t stamp, clean;
+    } waited;
+    /* What epoch_note_freed_in_order says; over once that epoch is clean. */
+    struct {
+        uint64_t epoch, bytes;
+    } in_order;
     struct host_work host_work;
     struct frees_wait frees_wait;
 };
@@ -114,6 +132,14 @@ static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
 {
     return epoch_current(epochs) != stamp &&
            atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed);
+}
+
+/* What is stamped so or earlier no call waits for again that is out of memory: one has waited for
+ * it without success, and no fence has become clean since. 0: there is no such wait. */
+static inline uint64_t epoch_waited_for(const struct epochs *epochs)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    return epochs->waited.clean == epoch_clean(epochs) ? epochs->waited.stamp : 0;
 }
 
 /* The number of the epoch that this closes. */

@@ -44,9 +44,6 @@ struct housekeeping {
                                       Relaxed: it chooses who does */
     _Atomic uint64_t untold;   /* bytes that were freed since, as far as slow paths know. Relaxed */
     _Atomic uint64_t began_at; /* likewise: when the thread that is there began */
-    int seccomp; /* what prctl(PR_GET_SECCOMP) said as the pool started: a process that has since
-                    restricted itself may be killed for making a thread */
-    int no_new_privileges; /* likewise: what prctl(PR_GET_NO_NEW_PRIVS) said */
 };
 
 /* What others had of a device lately, the least of two spans; the thread's own. */

@@ -44,6 +44,8 @@ struct kind {
 
     /* The pool is new. Sets of_kind of the pool. False where memory is short. */
     bool (*starts)(struct pool *pool);
+    /* In the child of a fork: closes what is kept open. Async-signal-safe. */
+    void (*forget)(struct pool *pool);
     /* The device is about to be listed, with device_bytes zeroes for this kind. The registry lock
      * is held. False where memory is short. */
     bool (*made_device)(struct pool *pool, struct device *device);
@@ -118,14 +120,15 @@ struct kind {
     /* For a thread that is out of memory: gives back what is clean until so many bytes are; returns
      * how many were. Every kind has it. */
     uint64_t (*give_back)(struct pool *pool, struct device *device, uint64_t bytes);
-    /* Waits for all that is pending, whether or not the program's frees would have, but not longer
+    /* Waits for what is pending, as far as core/reclaim/waiting.h lets the call, but not longer
      * than until the monotonic clock shows progress->give_up_at. True: what the program has freed
      * past the pool may be back by that. */
     bool (*wait_for_the_rest)(struct pool *pool, struct device *device,
                               const struct reclaim *progress);
     /* A sum that changes whenever threads allocate, free or give back. */
     uint64_t (*changes)(struct pool *pool, struct device *device);
-    /* Bytes that a thread which is out of memory may hope for, since others may free them. */
+    /* Bytes that a thread which is out of memory may hope for: what is clean, and what plain frees
+     * have left pending, but for what was waited for without success (epoch_waited_for). */
     uint64_t (*returnable)(struct pool *pool, struct device *device);
     /* Makes room for others' sake, with nothing waited for: gives back so many bytes, or what there
      * is. Returns how many. Every kind has it. */
@@ -167,6 +170,7 @@ struct kind {
 /* Bytes in the program's hands, free and unused, and free but perhaps still used by the GPU. */
 struct kept_bytes {
     uint64_t live, cached, pending;
+    uint64_t in_order; /* of pending: freed in a stream's order, so that nobody waits for them */
 };
 
 /* The most that was in the program's hands, as it asked for it, and the most of all of these. */

@@ -22,6 +22,7 @@
 #include "fence.h"
 #include "housekeeping.h"
 #include "kind.h"
+#include "round.h"
 #include "thread_state.h"
 
 struct device {
@@ -46,10 +47,14 @@ struct device {
 
     _Atomic uint64_t reserved_bytes; /* taken from the driver; written by device_reserve and
                                         device_unreserve, and inside the limit by reserve_take */
-    _Atomic uint64_t managed_bytes;  /* of managed memory that the process holds, see managed.h.
-                                        Relaxed: it orders nothing */
-    _Atomic uint64_t managed_due;    /* of these, since room was last looked for. Relaxed */
-    struct kind_counters *memory;    /* in the figures; set before the device is listed */
+    _Atomic uint64_t given_bytes;   /* of these, all that the driver has given. Relaxed: the figures
+                                       tell of it */
+    _Atomic uint64_t given_peak;    /* the most of these since the program began its peaks anew.
+                                       Relaxed, like them */
+    _Atomic uint64_t managed_bytes; /* of managed memory that the process holds, see managed.h.
+                                       Relaxed: it orders nothing */
+    _Atomic uint64_t managed_due;   /* of these, since room was last looked for. Relaxed */
+    struct kind_counters *memory;   /* in the figures; set before the device is listed */
     struct neighbour_counters *neighbours; /* in the figures, like these */
     _Atomic uint64_t
         returning; /* blocks that a thread has taken out of a heap and is giving back */
@@ -67,7 +72,13 @@ struct device {
                                       series that the driver gave. Relaxed, like the next one: they
                                       choose how many to ask neighbours for */
     _Atomic uint64_t series_at;    /* when that was; nanoseconds of the monotonic clock; 0: never */
-    struct watermark watermark;    /* the housekeeper's own, like the next one */
+    /* Bytes that other processes had pending, all of them or those of the group, when this one had
+     * waited for them without success: see fresh_bytes. */
+    _Atomic uint64_t waited_for_others[2];
+    _Atomic uint64_t look_again_at; /* nanoseconds of the monotonic clock: others were given time to
+                                       tell what is over on their streams, and told nothing.
+                                       Relaxed: it only saves looks */
+    struct watermark watermark;     /* the housekeeper's own, like the next one */
     _Atomic uint64_t promised;   /* bytes that were cached, and are just given back. Relaxed: it is
                                     published for others */
     _Atomic uint64_t on_the_way; /* bytes that go back for others' sake, but only behind a barrier.
@@ -249,6 +260,7 @@ struct pool {
     struct registry registry;
     struct figures figures;
     struct host_graphs host_graphs;
+    struct rounds rounds;
     _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
                                       store in context_register, acquire load in
                                       barriers_are_open */
@@ -260,6 +272,7 @@ struct pool {
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
     struct scalars *scalars;        /* see core/scalars; set as the pool starts */
+    counter free_page_looks;        /* see core/device_memory/free_pages.c */
     counter lives;                  /* the next number that block_name gives */
     _Atomic uint64_t machine_bytes; /* of the machine's memory that kinds have taken from the
                                        driver. Relaxed: it chooses whether there is a housekeeper */

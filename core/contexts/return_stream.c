@@ -55,61 +55,49 @@ static bool is_behind_own_barrier(struct context *context, bool *in_vain)
     return behind;
 }
 
-/* Like any other wait in an allocation: for a second at most, and then as if such work were known.
- */
-static void wait_for_own_barrier(struct pool *pool, struct context *context, CUstream stream,
-                                 enum release_place place)
+/* Whether the stream gets there so soon. */
+static bool wait_at_most(struct pool *pool, CUstream stream, uint64_t nanoseconds)
 {
     uint64_t started = monotonic_now();
-    uint64_t longest =
-        place == RELEASE_OUT_OF_MEMORY ? LAST_RESORT_NANOSECONDS : VAIN_WAIT_NANOSECONDS;
-    CUresult result = CUDA_ERROR_NOT_READY;
-    while (result == CUDA_ERROR_NOT_READY && monotonic_now() - started < longest) {
+    CUresult result;
+    while ((result = pool->driver->cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY &&
+           monotonic_now() - started < nanoseconds)
         patient_nap(started);
-        result = pool->driver->cuStreamQuery(stream);
-    }
-    if (result != CUDA_ERROR_NOT_READY || place == RELEASE_OUT_OF_MEMORY)
-        return;
+    return result != CUDA_ERROR_NOT_READY;
+}
+
+/* Like any other wait in an allocation: for a second at most, and then as if such work were known.
+ */
+static bool wait_for_own_barrier(struct pool *pool, struct context *context, CUstream stream)
+{
+    if (wait_at_most(pool, stream, VAIN_WAIT_NANOSECONDS))
+        return true;
     context_lock(context);
     epoch_give_up_waiting(pool, context);
     context_unlock(context);
+    return false;
 }
 
-/* Behind a barrier of the program's own the memory comes back when the barrier lets it, and only
- * who is out of memory waits for that, and not for long. */
-static void wait_patiently(struct pool *pool, CUstream stream, enum release_place place)
-{
-    uint64_t started = monotonic_now();
-    if (place != RELEASE_OUT_OF_MEMORY || !pool->driver->cuStreamQuery)
-        return;
-    while (pool->driver->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY &&
-           monotonic_now() - started < LAST_RESORT_NANOSECONDS)
-        patient_nap(started);
-}
-
-/* Nobody waits in the program's place, but others wait for an answer. Mostly the barrier is over,
- * and nobody has asked. */
-static void wait_a_little(struct pool *pool, CUstream stream)
-{
-    uint64_t started = monotonic_now();
-    while (pool->driver->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY &&
-           monotonic_now() - started < FOR_OTHERS_NANOSECONDS)
-        patient_nap(started);
-}
-
-void return_wait(struct pool *pool, struct context *context, CUstream stream,
+/* After the program's own cuCtxWaitEvent only who is out of memory waits. Behind a barrier of the
+ * pool's own he waits elsewhere, for the barrier's fence: core/reclaim/waiting.h. For others nobody
+ * waits in the program's place, but they wait for an answer; mostly the barrier is over, and nobody
+ * has asked. */
+bool return_wait(struct pool *pool, struct context *context, CUstream stream,
                  enum release_place place)
 {
-    bool in_vain;
-    if (atomic_load_explicit(&context->barred, memory_order_relaxed))
-        wait_patiently(pool, stream, place);
-    else if (is_behind_own_barrier(context, &in_vain)) {
-        if (pool->driver->cuStreamQuery && place == RELEASE_FOR_OTHERS)
-            wait_a_little(pool, stream);
-        else if (pool->driver->cuStreamQuery && (!in_vain || place == RELEASE_OUT_OF_MEMORY))
-            wait_for_own_barrier(pool, context, stream, place);
-    } else
-        pool->driver->cuStreamSynchronize(stream);
+    bool in_vain = false, barred = atomic_load_explicit(&context->barred, memory_order_relaxed);
+    if (!barred && !is_behind_own_barrier(context, &in_vain))
+        return pool->driver->cuStreamSynchronize(stream) == CUDA_SUCCESS;
+    if (!pool->driver->cuStreamQuery)
+        return false;
+    switch (place) {
+    case RELEASE_OUT_OF_MEMORY:
+        return wait_at_most(pool, stream, barred ? LAST_RESORT_NANOSECONDS : 0);
+    case RELEASE_FOR_OTHERS:
+        return !barred && wait_at_most(pool, stream, FOR_OTHERS_NANOSECONDS);
+    default:
+        return !barred && !in_vain && wait_for_own_barrier(pool, context, stream);
+    }
 }
 
 bool return_is_over(struct pool *pool, struct context *context)

@@ -5,7 +5,8 @@
  * unlike cuMemFree that does not wait for the program's kernels, with two exceptions. After the
  * program's own cuCtxWaitEvent our stream is behind that event, too: then blocks are returned
  * without waiting, and only who is out of memory waits, at most LAST_RESORT_NANOSECONDS. And behind
- * a barrier of the pool's own it is waited for VAIN_WAIT_NANOSECONDS at most.
+ * a barrier of the pool's own it is waited for VAIN_WAIT_NANOSECONDS at most; what went back so and
+ * may not be the driver's yet counts as freed in a stream's order (epoch_note_freed_in_order).
  *
  * No lock is held by the callers.
  */
@@ -38,8 +39,9 @@ CUstream return_stream(struct pool *pool, struct context *context);
 CUstream late_return_stream(struct pool *pool, struct context *context);
 
 /* After blocks were given back on that stream, or one like it, of the context, which is current and
- * pinned: waits until they are the driver's, where that cannot take long. */
-void return_wait(struct pool *pool, struct context *context, CUstream stream,
+ * pinned: waits until they are the driver's, where that cannot take long. False: they may not be.
+ */
+bool return_wait(struct pool *pool, struct context *context, CUstream stream,
                  enum release_place place);
 
 /* Asks the driver whether all that was given back on the context's return stream is the driver's by

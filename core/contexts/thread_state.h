@@ -26,6 +26,7 @@ struct thread_state {
     uint32_t looks;                  /* see housekeeper_look */
     uint32_t launches;               /* of work, modulo 2^32 */
     uint64_t waited_ns;              /* for fences, until a bucket has counted it */
+    struct bucket_counters *freeing; /* of the block whose free may wait; NULL: of any size */
 };
 
 extern _Thread_local struct thread_state thread_state __attribute__((visibility("hidden")));

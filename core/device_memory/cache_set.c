@@ -70,6 +70,25 @@ void thread_caches_collect(struct heap *heap)
     open_caches(heap);
 }
 
+static void thin_out(struct thread_cache *cache, uint64_t stay, uint64_t of)
+{
+    const struct heap *heap = cache->heap;
+    for (unsigned i = 0; i < heap->bins; i++) {
+        struct cache_bin *bin = cache_bin_in_use(cache, i);
+        if (bin && (bin->bytes < SIZE_CLASS_PAGE || heap_splits(heap)))
+            thread_cache_cut_bin(cache, bin, cache_bin_blocks(bin) * stay / of);
+    }
+}
+
+void thread_caches_thin_out(struct heap *heap, uint64_t stay, uint64_t of)
+{
+    heap_lock_must_be_held(heap);
+    close_caches(heap);
+    for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
+        thin_out(c, stay, of);
+    open_caches(heap);
+}
+
 /* Keeps the bucket out of caches for a while: threads that take a size from each other's caches all
  * the time do better without. Each time that it comes to this again soon, the span is doubled. */
 static void begin_sharing(struct bucket *bucket, uint64_t now)
@@ -311,6 +330,8 @@ void thread_cache_put_to_sleep(struct thread_cache *cache)
                 counter_get(&cache->requested_out) - counter_get(&cache->requested_back));
     counter_set(&cache->requested_out, 0);
     counter_set(&cache->requested_back, 0);
+    counter_set(&cache->out_noted_up_to, 0);
+    counter_set(&cache->live_noted_up_to, 0);
     take_out_of_list(heap, cache);
     end_listing(heap);
     cache->awake = false;

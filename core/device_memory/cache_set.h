@@ -29,6 +29,10 @@ void thread_caches_update_closed(struct heap *heap);
 /* Moves the blocks of all caches to the heap's lists. */
 void thread_caches_collect(struct heap *heap);
 
+/* Moves all but so many of that many blocks to the heap's lists, of each bin its part: bins of
+ * SIZE_CLASS_PAGE and more keep theirs, unless blocks are cut out of segments. */
+void thread_caches_thin_out(struct heap *heap, uint64_t stay, uint64_t of);
+
 /* Moves what caches have of one bucket, beyond their threads' fair parts; starved: for a thread
  * that has nothing to wait for. Where that is done again and again, the bucket is shared: caches
  * hold nothing of it for a while. */

@@ -31,7 +31,7 @@ static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr ad
         wait_for_barrier_of(pool, context_of_heap(heap), block);
     bool live = heap_claim_live(heap, block, address, BLOCK_LEAVING);
     if (live)
-        block_table_remove(&pool->blocks, address, block);
+        heap_leave_table(pool, heap, block);
     heap_unlock(heap);
     return live;
 }
@@ -40,7 +40,7 @@ static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr ad
 static void come_back(struct pool *pool, struct block *block)
 {
     heap_lock_must_be_held(block->heap);
-    if (!block_table_insert(&pool->blocks, block_address(block), block))
+    if (!heap_enter_table(pool, block->heap, block))
         return;
     block_set_state(block, BLOCK_LIVE);
     counter_add(&block->bucket->counters->reserved_bytes, block->bytes);
@@ -106,7 +106,7 @@ static bool free_oldest_pending(struct pool *pool, struct heap *heap)
     if (!block)
         return false;
     heap_begin_leaving(heap, block);
-    block_table_remove(&pool->blocks, block_address(block), block);
+    heap_leave_table(pool, heap, block);
     struct bucket_counters *counters = block->bucket->counters;
     heap_unlock(heap);
     uint64_t started = monotonic_now();

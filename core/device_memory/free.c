@@ -171,8 +171,8 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
 }
 
 /* What follows without the lock: the fence, and waits. */
-static CUresult finish_free(struct pool *pool, struct block *block, CUdeviceptr address,
-                            const struct free_call *call, const struct freed *freed)
+static CUresult fence_and_wait(struct pool *pool, struct block *block, CUdeviceptr address,
+                               const struct free_call *call, const struct freed *freed)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct context *context = context_of_heap(block->heap);
@@ -225,7 +225,10 @@ static CUresult free_into_pool(struct pool *pool, struct block *block, CUdevicep
     if (!take_freed(pool, block, address, call->waitable, &freed))
         return refuse_free(block->heap);
     heap_unlock(block->heap);
-    return finish_free(pool, block, address, call, &freed);
+    thread_state.freeing = freed.bucket->counters;
+    CUresult result = fence_and_wait(pool, block, address, call, &freed);
+    thread_state.freeing = NULL;
+    return result;
 }
 
 /* A part, where no fence can be had: the driver's free would have waited, and told an error that

@@ -59,10 +59,11 @@ static struct fence *fence_again_if_due(struct context *context, bool waitable)
     return owed ? heap_begin_fence(context, waitable) : NULL;
 }
 
-/* A free has waited. */
+/* A free has waited. Where it stands for those of several sizes, it is no size's. */
 static void count_wait(const struct heap *heap)
 {
-    struct bucket_counters *counters = heap->unkept.bucket.counters;
+    struct bucket_counters *counters =
+        thread_state.freeing ? thread_state.freeing : heap->unkept.bucket.counters;
     thread_count_wait(counters);
     /* Relaxed, like every counter. */
     atomic_fetch_add_explicit(&counters->waiting_frees, 1, memory_order_relaxed);

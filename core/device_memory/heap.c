@@ -66,6 +66,7 @@ bool heap_init(struct pool *pool, struct context *context)
     atomic_init(&heap->closed, (settings->free_synchronizes ? CLOSED_SYNCHRONISING : 0u) |
                                    (pool->expedited ? 0u : CLOSED_WEAKLY));
     heap->unkept.bin = CACHE_NO_BIN;
+    heap->pages.table = &pool->blocks;
     heap->segments = (struct segments){.kind = &heap_segments_kind,
                                        .table = &pool->blocks,
                                        .small = settings->segments.small,
@@ -129,6 +130,23 @@ static inline void take_clean(struct heap *heap, struct block *block)
     counter_subtract(&heap->clean_bytes, block->bytes);
 }
 
+bool heap_enter_table(struct pool *pool, struct heap *heap, struct block *block)
+{
+    heap_lock_must_be_held(heap);
+    if (!block_table_insert(&pool->blocks, block_address(block), block))
+        return false;
+    page_counts_come(&heap->pages, block);
+    return true;
+}
+
+void heap_leave_table(struct pool *pool, struct heap *heap, struct block *block)
+{
+    heap_lock_must_be_held(heap);
+    bool was_there = block_table_remove(&pool->blocks, block_address(block), block);
+    if (was_there && block_state(block) != BLOCK_SPARE)
+        page_counts_go(&heap->pages, block);
+}
+
 void heap_detach_free(struct heap *heap, struct block *block)
 {
     heap_lock_must_be_held(heap);
@@ -138,6 +156,7 @@ void heap_detach_free(struct heap *heap, struct block *block)
         take_pending(heap, block);
     block->bucket->free_blocks--;
     counter_subtract(&block->bucket->counters->free_bytes, block->bytes);
+    page_counts_unlist(&heap->pages, block);
 }
 
 void heap_begin_leaving(struct heap *heap, struct block *block)
@@ -155,6 +174,7 @@ void heap_count_back(struct block *block)
     bucket->free_blocks++;
     counter_add(&bucket->counters->free_bytes, block->bytes);
     counter_add(&bucket->counters->reserved_bytes, block->bytes);
+    page_counts_list(&block->heap->pages, block);
 }
 
 void heap_count_spare(struct heap *heap, uint64_t bytes)
@@ -185,6 +205,7 @@ void heap_put_whole(struct heap *heap, struct block *whole)
     counter_set(&whole->epoch, 0);
     atomic_store_explicit(&whole->bin, device_bucket(whole->bucket)->bin, memory_order_relaxed);
     heap_count_no_longer_spare(heap, whole->bytes);
+    page_counts_close(&heap->pages, whole);
     heap_count_back(whole);
     counter_raise_to(&whole->bucket->counters->peak_reserved_bytes,
                      counter_get(&whole->bucket->counters->reserved_bytes));
@@ -241,8 +262,9 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
     else if (block_state(block) != BLOCK_LEAVING && block_state(block) != BLOCK_SPARE)
         heap_detach_free(heap, block);
     counter_subtract(&heap->reserved_bytes, block->bytes);
-    block_table_remove(&pool->blocks, block_address(block), block);
+    heap_leave_table(pool, heap, block);
     device_unreserve(device, block->bytes);
+    device_count_returned(device, block->bytes);
     block_records_put(&heap->records, block);
 }
 
@@ -310,6 +332,7 @@ static void note_free_block(struct heap *heap, const struct block *block)
     if (++bucket->free_blocks + device_bucket(bucket)->granted_to_caches > heap->blocks_per_bucket)
         heap->bucket_may_exceed_cap = true;
     counter_add(&bucket->counters->free_bytes, block->bytes);
+    page_counts_list(&heap->pages, block);
 }
 
 static void accept_pending(struct heap *heap, struct block *block)
@@ -356,7 +379,7 @@ void heap_add_pending(struct heap *heap, struct block *block, uint64_t stamp)
 void heap_put_back_pending(struct pool *pool, struct heap *heap, struct block *block)
 {
     heap_lock_must_be_held(heap);
-    if (!block_table_insert(&pool->blocks, block_address(block), block))
+    if (!heap_enter_table(pool, heap, block))
         return;
     block_set_state(block, BLOCK_PENDING);
     block_list_prepend(&block->bucket->pending, block, LINK_BUCKET);

@@ -35,6 +35,7 @@
 #include "core/segments/segments.h"
 #include "device_bucket.h"
 #include "keep.h"
+#include "page_counts.h"
 
 struct context;
 struct pool;
@@ -114,10 +115,12 @@ struct heap {
     /* ---- bytes ---- */
     counter reserved_bytes; /* of all blocks; those neither clean nor pending are live */
     counter clean_bytes, pending_bytes;
+    struct page_counts pages;
     counter live_requested; /* as the program asked for, less what caches have counted */
     struct {
         counter live, reserved; /* as the program asked for them; of all blocks */
     } peaks; /* since the program began them anew, as far as slow paths saw. Heap lock */
+    uint64_t unseen_bytes; /* handed out by slow paths since one has looked at the peaks */
     uint64_t frees_since_fence, bytes_since_fence; /* that went into the heap's lists */
     uint64_t pending_by_slot[HEAP_SLOTS];          /* by the slot of the thread that freed them */
     uint64_t pending_slots;                        /* bits: slots with any */
@@ -264,6 +267,11 @@ void heap_count_no_longer_spare(struct heap *heap, uint64_t bytes);
 
 /* A whole block, whose bytes count as spare, joins the clean ones of its bucket. */
 void heap_put_whole(struct heap *heap, struct block *whole);
+
+/* A block that is in no list is found by its address from now on, or no longer: see page_counts.h.
+ * False where memory is short. */
+bool heap_enter_table(struct pool *pool, struct heap *heap, struct block *block);
+void heap_leave_table(struct pool *pool, struct heap *heap, struct block *block);
 
 /* Takes a free block out of its lists and out of the counters of free blocks. */
 void heap_detach_free(struct heap *heap, struct block *block);

@@ -1,6 +1,7 @@
 #include "heap_miss.h"
 
 #include "cache_set.h"
+#include "core/base/bus_guard.h"
 #include "core/base/clock.h"
 #include "core/base/numbers.h"
 #include "core/contexts/capture.h"
@@ -52,7 +53,6 @@ static void note_reserved(struct pool *pool, struct device *device)
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         reserved += counter_get(&heap_of(c)->reserved_bytes);
     counter_raise_shared(&device->memory->peak_reserved, reserved);
-    counter_raise_shared(&device->memory->recent_peak, reserved);
 }
 
 /* A record of what the driver gave, found by its address; NULL where there is no memory for one.
@@ -70,12 +70,13 @@ static struct block *make_record(const struct miss *miss, struct heap *heap, str
     block->bucket = bucket;
     counter_set(&block->requested, miss->requested);
     block_set(block, *miss->address, state);
-    if (!block_table_insert(&miss->pool->blocks, *miss->address, block)) {
+    if (!heap_enter_table(miss->pool, heap, block)) {
         block_records_put(&heap->records, block);
         return NULL;
     }
     counter_add(&heap->reserved_bytes, miss->bytes);
     note_reserved(miss->pool, miss->context->device);
+    device_count_given(miss->context->device, miss->bytes);
     return block;
 }
 
@@ -391,6 +392,7 @@ static CUresult miss_by(void (*way)(struct miss *, struct bucket *), struct pool
                         size_t requested)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    bus_guard_thread();
     struct cutting cutting = {.bucket = bucket};
     struct miss miss = {.pool = pool,
                         .context = context,

@@ -42,6 +42,8 @@ void heap_reset(struct pool *pool, struct context *context)
     heap_lock(heap);
     thread_caches_collect(heap);
     block_records_visit(&heap->records, forget_visited, &forgetting);
+    /* Of segments, that have gone part by part, pages are still counted. */
+    counter_set(&heap->pages.free_bytes, 0);
     counter_set(&heap->counters->segments.count, 0);
     counter_set(&heap->counters->segments.bytes, 0);
     epoch_reset(&context->epochs);

@@ -23,6 +23,7 @@ static struct block *cut_out(struct heap *heap, struct block *from, struct bucke
                      counter_get(&bucket->counters->reserved_bytes) + part->bytes);
     counter_add(&bucket->counters->reserved_bytes, part->bytes);
     heap_count_no_longer_spare(heap, part->bytes);
+    page_counts_unlist(&heap->pages, part);
     block_set_state(part, BLOCK_CACHED);
     return part;
 }
@@ -32,6 +33,7 @@ static void make_spare(struct heap *heap, struct block *whole)
 {
     whole->bucket = &heap->unkept.bucket;
     heap_count_spare(heap, whole->bytes);
+    page_counts_open(&heap->pages, whole);
 }
 
 struct block *heap_cut_new(struct heap *heap, struct block *whole, struct bucket *bucket)
@@ -39,8 +41,10 @@ struct block *heap_cut_new(struct heap *heap, struct block *whole, struct bucket
     heap_lock_must_be_held(heap);
     make_spare(heap, whole);
     struct block *part = cut_out(heap, whole, bucket);
-    if (!part)
+    if (!part) {
         heap_count_no_longer_spare(heap, whole->bytes);
+        page_counts_close(&heap->pages, whole);
+    }
     return part;
 }
 

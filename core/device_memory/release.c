@@ -14,6 +14,7 @@
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
 #include "core/reclaim/room.h"
+#include "core/reclaim/waiting.h"
 #include "driver_free.h"
 #include "heap.h"
 #include "release_sums.h"
@@ -45,21 +46,23 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     const struct driver *driver = pool->driver;
+    uint64_t bytes = 0;
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
         b->refused = !stream || driver->cuMemFreeAsync(block_address(b), stream) != CUDA_SUCCESS;
         /* A device without memory pools has the function, but it never succeeds. */
         if (b->refused && may_free_plainly(place))
             b->refused = driver->cuMemFree_v2(block_address(b)) != CUDA_SUCCESS;
         b->refused = b->refused && driver_has_block(driver, block_address(b));
+        bytes += b->refused ? 0 : b->bytes;
     }
-    if (stream)
-        return_wait(pool, context, stream, place);
+    if (stream && !return_wait(pool, context, stream, place))
+        epoch_note_freed_in_order(context, bytes);
 }
 
 static void put_back(struct pool *pool, struct heap *heap, struct block *block)
 {
     heap_lock_must_be_held(heap);
-    if (!block_table_insert(&pool->blocks, block_address(block), block))
+    if (!heap_enter_table(pool, heap, block))
         return;
     heap_count_back(block);
     heap_add_clean(heap, block);
@@ -148,7 +151,7 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     heap_of(context)->draining = NULL;
     while ((block = choose(pool, context, bytes, argument)) != NULL) {
         heap_begin_leaving(heap_of(context), block);
-        block_table_remove(&pool->blocks, block_address(block), block);
+        heap_leave_table(pool, heap_of(context), block);
         block->links[LINK_HEAP].next = chain;
         chain = block;
         bytes += block->bytes;
@@ -471,14 +474,35 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
 
 /* ---- as a kind of memory: see kind.h ---- */
 
+/* Of all that is pending; 0: nothing is. */
+static uint64_t newest_pending(struct heap *heap)
+{
+    heap_lock_must_be_held(heap);
+    thread_caches_collect(heap);
+    return heap->pending.last ? counter_get(&heap->pending.last->epoch) : 0;
+}
+
 void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct heap *heap = heap_of(context);
     heap_lock(heap);
-    thread_caches_collect(heap);
-    if (heap->pending.last)
-        epoch_wait_until(pool, context, counter_get(&heap->pending.last->epoch), give_up_at);
+    uint64_t stamp = newest_pending(heap);
+    if (stamp)
+        epoch_wait_until(pool, context, stamp, give_up_at);
+    heap_unlock(heap);
+}
+
+static void wait_for_frees(struct pool *pool, struct context *context,
+                           const struct reclaim *progress)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    struct heap *heap = heap_of(context);
+    epoch_fence_the_rest(pool, context);
+    heap_lock(heap);
+    uint64_t stamp = newest_pending(heap);
+    if (stamp)
+        epoch_wait_for_pending(pool, context, stamp, progress->started, progress->give_up_at);
     heap_unlock(heap);
 }
 
@@ -537,8 +561,9 @@ bool release_wait_for_the_rest(struct pool *pool, struct device *device,
     bool any = false;
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
-        epoch_fence_the_rest(pool, c);
-        release_wait_for_pending(pool, c, progress->give_up_at);
+        if (!may_wait_for_frees(pool, device, c, progress))
+            continue;
+        wait_for_frees(pool, c, progress);
         any |= free_beside_captures(pool, c, progress);
     }
     return any;

@@ -4,6 +4,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/reclaim/reclaim.h"
+#include "free_pages.h"
 #include "heap.h"
 #include "parts.h"
 
@@ -31,7 +32,22 @@ uint64_t release_changes(struct pool *pool, struct device *device)
     return sum;
 }
 
-/* What a request may hope for that is out of memory. Where segments are torn to pieces the sum of
+/* Bytes of the blocks that are pending and stamped so or earlier. */
+static uint64_t pending_up_to(const struct heap *heap, uint64_t stamp)
+{
+    heap_lock_must_be_held(heap);
+    const struct block *last = heap->pending.last;
+    uint64_t bytes = 0;
+    if (last && counter_get(&last->epoch) <= stamp)
+        return counter_get(&heap->pending_bytes);
+    for (const struct block *b = heap->pending.first; b && counter_get(&b->epoch) <= stamp;
+         b = b->links[LINK_HEAP].next)
+        bytes += b->bytes;
+    return bytes;
+}
+
+/* What a request may hope for that is out of memory: with the last small block of a page that goes
+ * back the whole page does. Where segments are torn to pieces the sum of
  * all that is free would keep it waiting, for as long as other threads allocate and free. */
 uint64_t release_returnable(struct pool *pool, struct device *device)
 {
@@ -39,9 +55,12 @@ uint64_t release_returnable(struct pool *pool, struct device *device)
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
         struct heap *heap = heap_of(c);
+        uint64_t pages = free_pages_of_context(pool, c);
         heap_lock(heap);
         struct heap_bytes bytes = heap_bytes(heap);
-        sum += rest_of(bytes.clean + bytes.pending, heap_splits(heap) ? heap_stuck_bytes(heap) : 0);
+        uint64_t waited_for = pending_up_to(heap, epoch_waited_for(&c->epochs));
+        uint64_t stuck = heap_splits(heap) ? heap_stuck_bytes(heap) : 0;
+        sum += rest_of(larger_of(bytes.clean + bytes.pending, pages), waited_for + stuck);
         heap_unlock(heap);
     }
     return sum;

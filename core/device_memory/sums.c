@@ -207,6 +207,7 @@ void heap_raise_peaks(struct heap *heap, const struct bucket *bucket)
 {
     heap_lock_must_be_held(heap);
     struct bucket_counters *counters = bucket->counters;
+    heap->unseen_bytes = 0;
     uint64_t free = counter_get(&counters->free_bytes);
     if (device_bucket(bucket)->bin != CACHE_NO_BIN)
         free += thread_caches_blocks(heap, bucket, NULL, false) * bucket->bytes;
@@ -216,11 +217,26 @@ void heap_raise_peaks(struct heap *heap, const struct bucket *bucket)
     counter_raise_to(&counters->peak_live_bytes, rest_of(reserved, free));
 }
 
+void thread_cache_note_peaks(struct thread_cache *cache, const struct cache_bin *bin)
+{
+    struct heap *heap = cache->heap;
+    cache_follow_live(cache);
+    if (cache_is_noted(cache, counter_get(&cache->requested_out)))
+        return;
+    heap_lock(heap);
+    const struct bucket *bucket = cache_bin_bucket(bin);
+    heap_raise_peaks(heap, bucket ? bucket : &heap->unkept.bucket);
+    heap_unlock(heap);
+    counter_set(&cache->live_noted_up_to, INT64_MAX);
+    cache_follow_live(cache);
+}
+
 void heap_count_live(struct heap *heap, struct block *block)
 {
     heap_lock_must_be_held(heap);
     counter_add(&heap->live_requested, counter_get(&block->requested));
-    if (heap->caches.count <= SUMS_FEW_THREADS)
+    heap->unseen_bytes += block->bytes;
+    if (heap->caches.count <= SUMS_FEW_THREADS || heap->unseen_bytes >= SUMS_STEP)
         heap_raise_peaks(heap, block->bucket);
 }
 

@@ -21,6 +21,9 @@
 /* With more threads than so many, all caches are not looked through at each step of a slow path. */
 #define SUMS_FEW_THREADS 2u
 
+/* ... unless so much was handed out since, which might be missing in the peaks. */
+#define SUMS_STEP (UINT64_C(32) << 20)
+
 /* Who the other threads are does not change in so many epochs. */
 #define SUMS_EPOCHS_OLD 2u
 

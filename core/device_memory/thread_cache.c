@@ -41,8 +41,8 @@ struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_b
         struct cache_segment *segment = cache_oldest_segment(bin);
         if (counter_get(&segment->stamp) > clean)
             break;
-        segment->oldest->links[LINK_BUCKET].next = bin->clean;
-        bin->clean = segment->newest;
+        block_set_cached_next(segment->oldest, bin->clean);
+        cache_set_block(&bin->clean, segment->newest);
         bin->clean_freed_at = segment->opened_at;
         drop_oldest_segment(bin);
     }
@@ -57,7 +57,7 @@ static inline void open_segment(const struct heap *heap, struct cache_bin *bin, 
         &bin->segments[(bin->first + bin->segment_count) % CACHE_SEGMENTS];
     bin->segment_count++;
     bin->open = segment;
-    segment->newest = NULL;
+    cache_set_block(&segment->newest, NULL);
     segment->oldest = oldest;
     segment->opened_at = counter_get(&heap->now);
     bin->newest_stamp = stamp;
@@ -118,6 +118,7 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
     counter_set(&new->taken, 0);
     counter_set(&cache->freed_bytes_before, counter_get(&cache->freed_bytes));
     counter_set(&cache->stamp, stamp);
+    cache_follow_live(cache);
     cache->frees_left = cache->frees_to_fence;
     set_bytes_to_fence(cache);
     /* The next free takes the slow path, which gives back what is too much, or makes the

@@ -100,7 +100,7 @@
  * bound follows. Looking through all caches takes a cache line or two from every thread, so with
  * more than a few the slow path does it once an epoch and once when the next one is clean. Peaks of
  * live bytes are raised then, where the driver is asked, and when they are reported: in between,
- * hits may go higher unseen, by no more than what is cached.
+ * hits may go higher unseen, by no more than CACHE_PEAK_STEP for each thread.
  *
  * A signal handler may end the process while its thread is inside, or holds a heap lock: a thread
  * that ends like that gives nothing back.
@@ -216,6 +216,10 @@ struct thread_cache {
     counter freed_bytes, handed_out_bytes; /* of blocks on the fast path, ever */
     uint64_t freed_bytes_at_fence;         /* when freed_bytes is so much, a fence is due */
     counter requested_out, requested_back; /* what the program asked for of those blocks */
+    /* requested_out, and requested_out - requested_back (signed), up to which hits raise no peak:
+     * see CACHE_PEAK_STEP. Whoever puts the cache to sleep sets them, too, perhaps while the thread
+     * looks: what it then sets too high is right again with the next epoch. */
+    counter out_noted_up_to, live_noted_up_to;
 
     /* ---- written with the heap lock held ---- */
     counter moved_bytes; /* that the slow path has put into bins, less those that it took away */
@@ -257,6 +261,9 @@ struct thread_cache {
     struct thread_cache *next_of_thread; /* the one that the same thread has in another heap */
 };
 
+/* Hits pass the peaks by until the thread has so many bytes more than when peaks were looked at. */
+#define CACHE_PEAK_STEP (INT64_C(32) << 20)
+
 /* Stands for the cache of a thread that has none. Its heap is NULL. */
 extern struct thread_cache no_thread_cache __attribute__((visibility("hidden")));
 
@@ -271,6 +278,18 @@ static inline unsigned cache_index(uint64_t bytes)
 static inline struct bucket *cache_bin_bucket(const struct cache_bin *bin)
 {
     return atomic_load_explicit(&bin->bucket, memory_order_relaxed);
+}
+
+/* A chain of a bin begins with another block: bin->clean, segment->newest. Relaxed, see
+ * block_cached_next. */
+static inline void cache_set_block(struct block **first, struct block *block)
+{
+    __atomic_store_n(first, block, __ATOMIC_RELAXED);
+}
+
+static inline struct block *cache_first_block(struct block *const *first)
+{
+    return __atomic_load_n(first, __ATOMIC_RELAXED);
 }
 
 /* Whether the fast path is closed, perhaps only to those who enter by a plain store. In either case
@@ -306,15 +325,40 @@ static inline struct cache_bin *cache_bin_at(const struct thread_cache *cache, u
     return atomic_load_explicit(&cache->bins[place], memory_order_relaxed);
 }
 
-/* Inside. Hands the newest clean block out for a request of so many bytes. */
-static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cache_bin *bin,
-                                         struct block *block, size_t bytes)
+/* What it has handed out with so many bytes more; and whether thread_cache_note_peaks follows. */
+static inline uint64_t cache_out_with(const struct thread_cache *cache, size_t bytes)
 {
-    bin->clean = block->links[LINK_BUCKET].next;
+    return counter_get(&cache->requested_out) + bytes;
+}
+
+static inline bool cache_is_noted(const struct thread_cache *cache, uint64_t out)
+{
+    return out <= counter_get(&cache->out_noted_up_to);
+}
+
+/* Its thread holds what it does now, and CACHE_PEAK_STEP more of hits go unnoted at most. */
+static inline void cache_follow_live(struct thread_cache *cache)
+{
+    uint64_t back = counter_get(&cache->requested_back);
+    int64_t most = (int64_t)(counter_get(&cache->requested_out) - back) + CACHE_PEAK_STEP;
+    int64_t live = (int64_t)counter_get(&cache->live_noted_up_to);
+    live = live > most ? most : live;
+    counter_set(&cache->live_noted_up_to, (uint64_t)live);
+    counter_set(&cache->out_noted_up_to, (uint64_t)live + back);
+}
+
+/* Not inside. Raises peaks, if more is in the program's hands than when they were raised last. */
+void thread_cache_note_peaks(struct thread_cache *cache, const struct cache_bin *bin);
+
+/* Inside. Hands the newest clean block out for a request of so many bytes; out: cache_out_with. */
+static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cache_bin *bin,
+                                         struct block *block, size_t bytes, uint64_t out)
+{
+    cache_set_block(&bin->clean, block_cached_next(block));
     bin->room++;
     counter_set(&block->requested, bytes);
     counter_add(&bin->counters->requested_bytes, bytes);
-    counter_add(&cache->requested_out, bytes);
+    counter_set(&cache->requested_out, out);
     counter_add(&cache->handed_out_bytes, bin->bytes);
     counter_add(&bin->counters->hits, 1);
     CUdeviceptr address = block_address(block);
@@ -330,8 +374,8 @@ struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_b
 static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block)
 {
     struct cache_segment *open = bin->open;
-    block->links[LINK_BUCKET].next = open->newest;
-    open->newest = block;
+    block_set_cached_next(block, open->newest);
+    cache_set_block(&open->newest, block);
     bin->room--;
     counter_add(&cache->requested_back, counter_get(&block->requested));
     uint64_t given = counter_get(&cache->freed_bytes) + bin->bytes;

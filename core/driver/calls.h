@@ -61,6 +61,10 @@ CUresult driver_memory_info(const struct driver *driver, size_t *left, size_t *t
  * so the second free of a program that frees twice reaches the driver, perhaps as the first. */
 bool driver_has_block(const struct driver *driver, CUdeviceptr address);
 
+/* The size of the driver's stream-ordered block at the address, as the program asked for it; 0:
+ * there is none. */
+uint64_t driver_stream_ordered_bytes(const struct driver *driver, CUdeviceptr address);
+
 /* Whether the block is gone after a free of it has answered so. */
 static inline bool driver_is_rid_of(const struct driver *driver, CUdeviceptr address,
                                     CUresult result)

@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "core/base/bus_guard.h"
 #include "core/base/cancellation.h"
+#include "core/base/clock.h"
 #include "figures_file.h"
 
 /* Of many buckets, samples are taken less often: they cost at most this share of the time. */
@@ -90,7 +90,7 @@ static void begin(struct figures *figures, void *memory, uint64_t room)
     figures_file_describe_process(&header->process);
     report_find_versions(&header->process.versions);
     header->process.versions.cuda = atomic_load_explicit(&figures->cuda, memory_order_relaxed);
-    counter_set(&header->seen, header->process.started);
+    counter_set(&header->seen, monotonic_now());
     counter_set(&header->used, header->first);
     figures->room = room;
     atomic_store_explicit(&figures->header, header, memory_order_release);
@@ -457,13 +457,6 @@ static void note_seen(struct figures *figures, uint64_t now)
         counter_set(&header->seen, now);
 }
 
-static uint64_t monotonic_nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void figures_sample_now(struct figures *figures, uint64_t now)
 {
     /* Pairs with the release store below: the histories are as the last thread left them. */
@@ -471,7 +464,7 @@ void figures_sample_now(struct figures *figures, uint64_t now)
         return;
     note_seen(figures, now);
     uint64_t due = sample_devices(figures, now);
-    uint64_t least = now + COST_SHARE * (monotonic_nanoseconds() - now);
+    uint64_t least = now + COST_SHARE * (monotonic_now() - now);
     atomic_store_explicit(&figures->sample_due, due > least ? due : least, memory_order_relaxed);
     atomic_store_explicit(&figures->sampling, false, memory_order_release);
 }

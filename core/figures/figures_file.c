@@ -18,8 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/base/mapped_file.h"
 #include "core/base/process.h"
+#include "core/base/sandbox.h"
 #include "report_process.h"
 
 #define FIRST_BYTES (UINT64_C(64) << 10)
@@ -66,10 +68,10 @@ enum figures_use figures_file_use(int fd)
     return FIGURES_UNUSED;
 }
 
-static uint64_t nanoseconds_of(clockid_t clock)
+static uint64_t wall_clock(void)
 {
     struct timespec now;
-    clock_gettime(clock, &now);
+    clock_gettime(CLOCK_REALTIME, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
@@ -86,8 +88,8 @@ void figures_file_identify_process(struct figures_process *process)
 
 void figures_file_describe_process(struct figures_process *process)
 {
-    process->started = nanoseconds_of(CLOCK_MONOTONIC);
-    process->started_at = nanoseconds_of(CLOCK_REALTIME);
+    process->started = process_own_start();
+    process->started_at = wall_clock() - (monotonic_now() - process->started);
     figures_file_identify_process(process);
     struct report_process *described = calloc(1, sizeof *described);
     if (!described)
@@ -346,7 +348,7 @@ static void *make_in_named_directory(struct figures_file *file, const char *name
 void *figures_file_make(struct figures_file *file, const struct figures_settings *settings,
                         figures_complaint *complain)
 {
-    if (!settings->enabled || getauxval(AT_SECURE))
+    if (!settings->enabled || getauxval(AT_SECURE) || sandbox_was_entered())
         return NULL;
     if (settings->directory[0] != '\0')
         return make_in_named_directory(file, settings->directory, complain);
@@ -380,7 +382,7 @@ bool figures_file_grow(struct figures_file *file, uint64_t bytes)
     if (bytes > FIGURES_BYTES_MAX)
         return false;
     uint64_t larger = doubled_until(file->bytes, bytes);
-    int fd = mapped_file_may_have(larger) ? open_again(file) : -1;
+    int fd = mapped_file_may_have(larger) && !sandbox_was_entered() ? open_again(file) : -1;
     if (fd < 0)
         return false;
     bool has_room = !mapped_file_is_in_memory(fd) || mapped_file_has_plenty(fd, larger);

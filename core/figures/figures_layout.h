@@ -26,7 +26,7 @@ struct figures_process {
     uint64_t pid_namespace; /* its inode; 0: unknown */
     uint64_t start_ticks;   /* since the machine started, from /proc: with the pid, who it is */
     char boot[40];          /* the id of the machine's start */
-    uint64_t started;       /* on the monotonic clock, when the pool was started */
+    uint64_t started;       /* on the monotonic clock */
     uint64_t started_at;    /* the same moment since 1970 */
     char host[256];
     char rank[32];

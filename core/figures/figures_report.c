@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/numbers.h"
 #include "core/base/scratch.h"
 #include "stats.h"
 
@@ -369,17 +370,24 @@ static void take_record(const struct figures_record *record, struct device_recor
         add_bin(&records->rows, bin);
 }
 
-/* Contexts that were never there together are not added up past what the device has seen. */
+/* Contexts and streams that never held memory at one time are not added up past what the device has
+ * seen. */
 static void fill_peaks(const struct device_records *records, enum memory_kind kind,
-                       struct report_counters *totals)
+                       struct report_kind *out)
 {
+    struct report_counters *totals = &out->totals;
     const struct kind_counters *counters = &records->kinds[kind]->counters;
     uint64_t reserved = counter_get(&counters->peak_reserved);
     uint64_t live = counter_get(&counters->peak_requested);
     if (kind == KIND_DEVICE)
         live += records->peak_requested;
-    totals->peak.live_bytes = live < reserved ? live : reserved;
+    totals->peak.live_bytes = smaller_of(live, reserved);
     totals->peak.reserved_bytes = reserved;
+    for (size_t i = 0; i < out->bucket_count; i++) {
+        struct report_counters *bucket = &out->buckets[i].counters;
+        bucket->peak.reserved_bytes = smaller_of(bucket->peak.reserved_bytes, reserved);
+        bucket->peak.live_bytes = smaller_of(bucket->peak.live_bytes, bucket->peak.reserved_bytes);
+    }
 }
 
 static size_t count_rows_of(const struct rows *rows, size_t first, enum memory_kind kind)
@@ -407,7 +415,7 @@ static bool fill_kinds(struct device_records *records, struct report_device *out
         snprintf(kind->kind, sizeof kind->kind, "%s", memory_kind_names[i]);
         if (!fill_buckets(count ? &rows->rows[first] : NULL, count, kind))
             return false;
-        fill_peaks(records, i, &kind->totals);
+        fill_peaks(records, i, kind);
         take_segments(&records->kinds[i]->counters.segments, &out->segments);
     }
     return true;

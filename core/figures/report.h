@@ -80,7 +80,7 @@ struct report_kind {
 /* What a device's memory was used for at one moment, of all kinds that lie on it together, and how
  * requests of all kinds were answered. */
 struct report_sample {
-    uint64_t nanoseconds; /* since the process started its pool; each later than the one before */
+    uint64_t nanoseconds; /* since the process started; each later than the one before */
     uint64_t live_bytes, cached_bytes, pending_bytes;
     uint64_t peak_bytes; /* the most that these were together since the sample before */
     struct {
@@ -93,7 +93,7 @@ struct report_sample {
 /* What went from process to process. */
 struct report_exchange {
     uint64_t bytes, times;
-    uint64_t last_nanoseconds; /* when, since the process started its pool; 0: never */
+    uint64_t last_nanoseconds; /* when, since the process started; 0: never */
 };
 
 /* What processes on the device gave each other. Nothing but counters. */
@@ -169,7 +169,7 @@ uint64_t report_all_failures(const struct report_counters *counters);
 uint64_t report_all_given_back(const struct report_counters *counters);
 
 /* The device's samples out of a history that may have been left in the middle of a change; started:
- * the time of the history's clock when the process started its pool. False where memory is short.
+ * the time of the history's clock when the process started. False where memory is short.
  */
 struct history;
 bool report_take_history(struct report_device *device, const struct history *history,

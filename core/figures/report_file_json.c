@@ -6,41 +6,63 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include "core/base/writing.h"
 
-/* A pipe, a terminal or /dev/null must not be replaced by a file; and what is behind /dev/stderr
- * may be a log that others write to as well. */
-static bool is_written_directly(const char *path)
+static bool is_own_output(const char *path)
+{
+    return strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/stderr") == 0;
+}
+
+/* The kernel's links to files that a process has open, such as /dev/fd/3, are in its own file
+ * system. */
+static bool is_open_file(const char *path)
+{
+    char directory[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    struct statfs system;
+
+    if (slash == NULL || strlen(path) >= sizeof(directory))
+        return false;
+    snprintf(directory, sizeof(directory), "%.*s", (int)(slash - path + 1), path);
+    return statfs(directory, &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
+}
+
+/* A pipe, a terminal or /dev/null must not be replaced by a file; and what a process has open may
+ * be a log that others write to as well. */
+bool report_file_is_direct(const char *path)
 {
     struct stat status;
 
-    if (strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0)
-        return true;
-    return stat(path, &status) == 0 && !S_ISREG(status.st_mode);
+    return is_own_output(path) || is_open_file(path) ||
+           (stat(path, &status) == 0 && !S_ISREG(status.st_mode));
 }
 
-static int open_directly(const char *path)
+int report_file_open_direct(const char *path, bool waits)
 {
+    int patience = waits ? 0 : O_NONBLOCK;
+
     /* By name they could not be opened where they are sockets, or another user's terminal. */
     if (strcmp(path, "/dev/stdout") == 0)
         return fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
     if (strcmp(path, "/dev/stderr") == 0)
         return fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
     /* Non-blocking: a FIFO that nobody reads is an error, not a wait. */
-    return open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    return open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | patience);
 }
 
 /* 0, or -1 with errno. */
 static int write_directly(const char *path, const char *text, size_t bytes, uint64_t deadline)
 {
-    int fd = open_directly(path);
+    int fd = report_file_open_direct(path, false);
 
     if (fd < 0)
         return -1;
@@ -51,11 +73,19 @@ static int write_directly(const char *path, const char *text, size_t bytes, uint
     return status;
 }
 
-/* Creates a file beside path that did not exist, and writes its name. The descriptor, or -1. */
-static int create_beside(const char *path, char *name, size_t bytes)
+/* Room for the name of a file beside another. */
+#define NAME_BYTES (PATH_MAX + 64)
+
+/* Creates a file beside path that did not exist, and writes its name. The descriptor, or -1 with
+ * errno. */
+static int create_beside(const char *path, char name[NAME_BYTES])
 {
+    if (strlen(path) >= PATH_MAX) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
     for (unsigned attempt = 0; attempt < 100; attempt++) {
-        snprintf(name, bytes, "%s.%ld.%u.tmp", path, (long)getpid(), attempt);
+        snprintf(name, NAME_BYTES, "%s.%ld.%u.tmp", path, (long)getpid(), attempt);
         int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
         if (fd >= 0 || errno != EEXIST)
             return fd;
@@ -84,13 +114,9 @@ static int write_and_rename(int fd, const char *name, const char *path, const ch
 /* 0, or -1 with errno. */
 static int write_atomically(const char *path, const char *text, size_t bytes, uint64_t deadline)
 {
-    char name[PATH_MAX + 64];
+    char name[NAME_BYTES];
+    int fd = create_beside(path, name);
 
-    if (strlen(path) >= PATH_MAX) {
-        errno = ENAMETOOLONG;
-        return -1;
-    }
-    int fd = create_beside(path, name, sizeof(name));
     return fd < 0 ? -1 : write_and_rename(fd, name, path, text, bytes, deadline);
 }
 
@@ -98,7 +124,36 @@ int report_file_write(const char *path, const char *text, size_t bytes, uint64_t
 {
     char target[PATH_MAX];
 
-    if (is_written_directly(path))
+    if (report_file_is_direct(path))
         return write_directly(path, text, bytes, deadline);
     return write_atomically(realpath(path, target) == NULL ? path : target, text, bytes, deadline);
+}
+
+/* A FIFO is not opened: whoever is to read it may come later. */
+static int check_direct(const char *path)
+{
+    struct stat status;
+
+    if (is_own_output(path))
+        return 0;
+    if (stat(path, &status) != 0)
+        return -1;
+    if (S_ISDIR(status.st_mode)) {
+        errno = EISDIR;
+        return -1;
+    }
+    return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS);
+}
+
+int report_file_check(const char *path)
+{
+    char target[PATH_MAX], name[NAME_BYTES];
+
+    if (report_file_is_direct(path))
+        return check_direct(path);
+    int fd = create_beside(realpath(path, target) == NULL ? path : target, name);
+    if (fd < 0)
+        return -1;
+    close(fd);
+    return unlink(name);
 }

@@ -26,9 +26,8 @@
 
 /*
  * Writes the report to a file that appears under its name only when it is complete, with the modes
- * that the process's umask leaves of 0666. A name under /dev or /proc, and a file that exists and
- * is not a regular one, is written to directly; /dev/stdout and /dev/stderr are the process's own.
- * 0, or -1 with one line in error.
+ * that the process's umask leaves of 0666. What is no regular file is written to directly
+ * (report_file_json.h). 0, or -1 with one line in error.
  */
 int report_write_json(const struct report *report, const char *path, char *error,
                       size_t error_bytes);

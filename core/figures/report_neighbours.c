@@ -114,7 +114,7 @@ bool report_device_line(const struct report_device *device, unsigned number,
         break;
     }
     if (said)
-        replace_control_characters(text);
+        make_printable(text, REPORT_LINE_BYTES);
     return said;
 }
 
@@ -178,6 +178,6 @@ bool report_process_line(const struct report_aloneness *of, unsigned number,
         break;
     }
     if (said)
-        replace_control_characters(text);
+        make_printable(text, REPORT_LINE_BYTES);
     return said;
 }

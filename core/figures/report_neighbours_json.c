@@ -81,15 +81,18 @@ int report_add_limits_to_json(json_t *object, const struct device_limits *limits
     if (limits->device_from[0] != '\0') {
         status |=
             json_object_set_new(made, "device_bytes", report_count_to_json(limits->device_bytes));
-        status |=
-            json_object_set_new(made, "device_from", json_string_of_any_bytes(limits->device_from));
+        status |= json_object_set_new(
+            made, "device_from",
+            json_string_of_any_bytes(limits->device_from, sizeof(limits->device_from)));
     }
     if (limits->group_from[0] != '\0') {
-        status |= json_object_set_new(made, "group", json_string_of_any_bytes(limits->group));
+        status |= json_object_set_new(
+            made, "group", json_string_of_any_bytes(limits->group, sizeof(limits->group)));
         status |=
             json_object_set_new(made, "group_bytes", report_count_to_json(limits->group_bytes));
-        status |=
-            json_object_set_new(made, "group_from", json_string_of_any_bytes(limits->group_from));
+        status |= json_object_set_new(
+            made, "group_from",
+            json_string_of_any_bytes(limits->group_from, sizeof(limits->group_from)));
     }
     return json_object_set_new(object, "limits", json_unless_failed(made, status));
 }
@@ -115,8 +118,9 @@ json_t *report_housekeeper_to_json(const struct report_housekeeper *housekeeper)
     status |= json_object_set_new(object, "wakeups", report_count_to_json(housekeeper->wakeups));
     status |= json_object_set_new(object, "board", json_string(board_states[housekeeper->board]));
     if (housekeeper->board == BOARD_REFUSED)
-        status |= json_object_set_new(object, "board_why",
-                                      json_string_of_any_bytes(housekeeper->board_why));
+        status |= json_object_set_new(
+            object, "board_why",
+            json_string_of_any_bytes(housekeeper->board_why, sizeof(housekeeper->board_why)));
     return json_unless_failed(object, status);
 }
 

@@ -16,6 +16,7 @@
 #include "core/base/file_pattern.h"
 #include "core/base/one_line.h"
 #include "core/base/readable.h"
+#include "core/base/sandbox.h"
 
 /* The Makefile says what it is; whoever reads the sources without it shall get through. */
 #ifndef CUDAPOOL_VERSION
@@ -58,7 +59,7 @@ void report_find_command(int64_t pid, char *command, size_t bytes)
 
     if (pid != 0)
         snprintf(path, sizeof(path), "/proc/%lld/cmdline", (long long)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = sandbox_was_entered() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
 
     while (fd >= 0 && filled < bytes - 1) {
         got = read(fd, command + filled, bytes - 1 - filled);
@@ -152,7 +153,7 @@ void report_describe_origin(const struct report_versions *versions, uint64_t sta
         readable_date(started_nanoseconds, part);
         append(text, ", ", part);
     }
-    replace_control_characters(text);
+    make_printable(text, REPORT_ORIGIN_BYTES);
 }
 
 int report_expand_file_name(const char *name, const struct report_process *process, char *expanded,

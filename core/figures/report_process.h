@@ -38,7 +38,7 @@ struct report_process {
     char rank[32]; /* empty where no launcher's variable is set */
     char command[4096];
     double wall_seconds;
-    uint64_t started_nanoseconds; /* since 1970, when its pool was started; 0: unknown */
+    uint64_t started_nanoseconds; /* since 1970, when it was started; 0: unknown */
     enum report_ending ending;
     struct report_exit exit;
     struct report_versions versions;

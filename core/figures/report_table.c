@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/base/one_line.h"
 #include "report_neighbours.h"
 
 /* Rounded down: 100.0% means that nothing missed. */
@@ -49,6 +50,8 @@ enum column {
     LIVE,
     PEAK,
     DRIVER_TIME,
+    WAIT_TIME,
+    WAITING_FREES,
     SAVED,
     COLUMNS
 };
@@ -59,13 +62,22 @@ struct row {
 
 /* How requests were answered goes first where there is no room for all of it. */
 static const struct table_column columns[COLUMNS] = {
-    [BUCKET] = {"bucket", 0},      [REQUESTS] = {"requests", 0},
-    [HIT_RATE] = {"hits", 0},      [CLEAN] = {"clean", 8},
-    [QUERIED] = {"queried", 7},    [BARRIER] = {"barrier", 6},
-    [WAITED] = {"waited", 5},      [MISSES] = {"misses", 1},
-    [FAILED] = {"failed", 1},      [GIVEN_BACK] = {"given back", 4},
-    [LIVE] = {"live", 4},          [PEAK] = {"peak", 2},
-    [DRIVER_TIME] = {"driver", 1}, [SAVED] = {"saved at least", 3},
+    [BUCKET] = {"bucket", 0},
+    [REQUESTS] = {"requests", 0},
+    [HIT_RATE] = {"hits", 0},
+    [CLEAN] = {"clean", 8},
+    [QUERIED] = {"queried", 7},
+    [BARRIER] = {"barrier", 6},
+    [WAITED] = {"waited", 5},
+    [MISSES] = {"misses", 1},
+    [FAILED] = {"failed", 1},
+    [GIVEN_BACK] = {"given back", 4},
+    [LIVE] = {"live", 4},
+    [PEAK] = {"peak", 2},
+    [DRIVER_TIME] = {"driver", 1},
+    [WAIT_TIME] = {"wait", 1},
+    [WAITING_FREES] = {"free waits", 3},
+    [SAVED] = {"saved at least", 3},
 };
 
 /* The counters of one bucket as text; name is the row's first cell. */
@@ -84,6 +96,8 @@ static void fill_row(struct row *row, const char *name, const struct report_coun
     readable_count(counters->live_blocks, row->cells[LIVE]);
     readable_bytes(counters->peak.reserved_bytes, row->cells[PEAK]);
     readable_time(counters->driver.nanoseconds, row->cells[DRIVER_TIME]);
+    readable_time(counters->waits.nanoseconds, row->cells[WAIT_TIME]);
+    readable_count(counters->waits.frees, row->cells[WAITING_FREES]);
     readable_time(counters->saved_at_least_nanoseconds, row->cells[SAVED]);
 }
 
@@ -115,10 +129,20 @@ struct busiest {
     size_t used; /* buckets that have any requests */
 };
 
+/* Frees may wait that are no bucket's that serves requests. */
+static bool is_worth_a_row(const struct report_counters *counters)
+{
+    return counters->requests > 0 || counters->waits.frees > 0;
+}
+
 /* What failed is never left out. */
 static uint64_t weight_of(const struct report_bucket *bucket)
 {
-    return report_all_failures(&bucket->counters) > 0 ? UINT64_MAX : bucket->counters.requests;
+    const struct report_counters *counters = &bucket->counters;
+
+    if (report_all_failures(counters) > 0)
+        return UINT64_MAX;
+    return counters->requests > 0 ? counters->requests : is_worth_a_row(counters);
 }
 
 static struct busiest find_busiest(const struct report_kind *kind)
@@ -147,7 +171,7 @@ static struct busiest find_busiest(const struct report_kind *kind)
 static bool is_printed(const struct report_kind *kind, size_t bucket, const struct busiest *busiest,
                        const struct look *look)
 {
-    if (kind->buckets[bucket].counters.requests == 0)
+    if (!is_worth_a_row(&kind->buckets[bucket].counters))
         return false;
     if (!look_is_short(look) || busiest->used <= LOOK_ROWS)
         return true;
@@ -185,24 +209,20 @@ static void print_rows(FILE *out, const struct report_kind *kind, const struct l
     print_row(&table, &totals, STYLE_BOLD, &kind->totals, out);
     if (look_is_short(look) && busiest.used > LOOK_ROWS)
         fprintf(out, "  %zu more: %s\n", busiest.used - LOOK_ROWS, look->more);
+    table_print_left_out(&table, out);
 }
 
 /* What a line takes of a text from outside. */
 #define TEXT_MOST 64
 
-static bool continues_a_character(char c)
-{
-    return ((unsigned char)c & 0xc0) == 0x80;
-}
-
 /* Text out of a file or a command line: one line, and not too much of it. */
 void report_print_text(FILE *out, const char *text)
 {
-    size_t printed = 0;
+    char piece[PRINTABLE_BYTES];
 
-    for (; *text != '\0' && (printed < TEXT_MOST || continues_a_character(*text)); text++) {
-        fputc((unsigned char)*text < 0x20 || *text == 0x7f ? '?' : *text, out);
-        printed++;
+    for (size_t printed = 0; *text != '\0' && printed < TEXT_MOST;) {
+        printed += take_printable(&text, piece);
+        fputs(piece, out);
     }
     if (*text != '\0')
         fputs("...", out);

@@ -50,7 +50,8 @@ json_t *report_kind_to_json(const struct report_kind *kind)
 
     for (size_t i = 0; i < kind->bucket_count; i++)
         status |= json_array_append_new(buckets, bucket_to_json(&kind->buckets[i]));
-    status |= json_object_set_new(object, "kind", json_string_of_any_bytes(kind->kind));
+    status |= json_object_set_new(object, "kind",
+                                  json_string_of_any_bytes(kind->kind, sizeof(kind->kind)));
     status |= json_object_set_new(object, "totals", totals);
     status |= json_object_set_new(object, "buckets", buckets);
     return json_unless_failed(object, status);
@@ -85,8 +86,10 @@ static json_t *device_to_json(const struct report_device *device)
     json_t *object = json_object(), *kinds = json_array();
     int status = json_object_set_new(object, "ordinal", json_integer(device->ordinal));
 
-    status |= json_object_set_new(object, "name", json_string_of_any_bytes(device->name));
-    status |= json_object_set_new(object, "uuid", json_string_of_any_bytes(device->uuid));
+    status |= json_object_set_new(object, "name",
+                                  json_string_of_any_bytes(device->name, sizeof(device->name)));
+    status |= json_object_set_new(object, "uuid",
+                                  json_string_of_any_bytes(device->uuid, sizeof(device->uuid)));
     status |= json_object_set_new(object, "total_bytes", report_count_to_json(device->total_bytes));
     status |= json_object_set_new(object, "fences", report_count_to_json(device->fences));
     status |=
@@ -113,10 +116,12 @@ int report_add_versions_to_json(json_t *object, const struct report_versions *ve
     int status = 0;
 
     if (versions->cudapool[0] != '\0')
-        status |=
-            json_object_set_new(object, "version", json_string_of_any_bytes(versions->cudapool));
+        status |= json_object_set_new(
+            object, "version",
+            json_string_of_any_bytes(versions->cudapool, sizeof(versions->cudapool)));
     if (versions->driver[0] != '\0')
-        status |= json_object_set_new(object, "driver", json_string_of_any_bytes(versions->driver));
+        status |= json_object_set_new(
+            object, "driver", json_string_of_any_bytes(versions->driver, sizeof(versions->driver)));
     if (versions->cuda != 0)
         status |= json_object_set_new(object, "cuda_version", json_integer(versions->cuda));
     return status;
@@ -131,9 +136,12 @@ static json_t *process_to_json(const struct report_process *process)
                          : 0;
     int status = json_object_set_new(object, "pid", json_integer(process->pid));
 
-    status |= json_object_set_new(object, "host", json_string_of_any_bytes(process->host));
-    status |= json_object_set_new(object, "rank", json_string_of_any_bytes(process->rank));
-    status |= json_object_set_new(object, "command", json_string_of_any_bytes(process->command));
+    status |= json_object_set_new(object, "host",
+                                  json_string_of_any_bytes(process->host, sizeof(process->host)));
+    status |= json_object_set_new(object, "rank",
+                                  json_string_of_any_bytes(process->rank, sizeof(process->rank)));
+    status |= json_object_set_new(
+        object, "command", json_string_of_any_bytes(process->command, sizeof(process->command)));
     status |= json_object_set_new(object, "wall_seconds", json_real(seconds));
     if (process->started_nanoseconds > 0)
         status |= json_object_set_new(object, "started_nanoseconds",

@@ -15,8 +15,8 @@
  * memory is short. */
 static char *reports_to_text(const struct report *reports, size_t count, size_t *bytes)
 {
-    /* 15 digits: 1.15 stays 1.15. */
-    const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(15);
+    /* 15 digits: 1.15 stays 1.15. ASCII: no name does anything to a terminal. */
+    const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(15) | JSON_ENSURE_ASCII;
     json_t *root = reports_to_json(reports, count);
     size_t length = root == NULL ? 0 : json_dumpb(root, NULL, 0, flags);
     char *text = length == 0 ? NULL : scratch_malloc(length + 1);
@@ -51,7 +51,8 @@ static int write_reports(const struct report *reports, size_t count, const char 
 int reports_write_json(const struct report *reports, size_t count, const char *path, char *error,
                        size_t error_bytes)
 {
-    return write_reports(reports, count, path, UINT64_MAX, error, error_bytes);
+    return write_reports(reports, count, path, writing_deadline(WRITING_PATIENCE), error,
+                         error_bytes);
 }
 
 int report_write_json(const struct report *report, const char *path, char *error,
@@ -60,21 +61,35 @@ int report_write_json(const struct report *report, const char *path, char *error
     return reports_write_json(report, 1, path, error, error_bytes);
 }
 
+/* ---- at a process's end ----
+ * The program may have this very jansson, and other threads in it. What they get and give back is
+ * the program's malloc's, as ever, which another library's need not be. */
+
+static json_malloc_t malloc_before;
+static json_free_t free_before;
+
+static void *take(size_t bytes)
+{
+    return scratch_is_mine() ? scratch_malloc(bytes) : malloc_before(bytes);
+}
+
+static void give_back(void *memory)
+{
+    if (!scratch_has(memory))
+        free_before(memory);
+}
+
 __attribute__((visibility("default"))) int cudapool_report_write(const struct report *report,
                                                                  const char *path,
                                                                  uint64_t deadline, char *error,
                                                                  size_t error_bytes)
 {
-    json_malloc_t malloc_before;
-    json_free_t free_before;
-
     if (!scratch_begin()) {
         snprintf(error, error_bytes, "%s: the report is being written already", path);
         return -1;
     }
-    /* The program may have this very jansson. Its other threads get malloc's memory as ever. */
     json_get_alloc_funcs(&malloc_before, &free_before);
-    json_set_alloc_funcs(scratch_malloc, scratch_free);
+    json_set_alloc_funcs(take, give_back);
     int status = write_reports(report, 1, path, deadline, error, error_bytes);
     json_set_alloc_funcs(malloc_before, free_before);
     scratch_end();

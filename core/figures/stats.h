@@ -109,9 +109,11 @@ struct heap_counters {
 
 /* Of one kind of memory of a device. */
 struct kind_counters {
-    counter peak_requested; /* where no heap counts it */
+    counter
+        peak_requested; /* where no heap counts it. Several threads raise it, like the next two */
     counter peak_reserved;
-    counter recent_peak; /* the most reserved since the last sample; see counter_raise_shared */
+    counter recent_peak; /* of KIND_DEVICE: the most that all kinds on the device had reserved
+                            together since the last sample */
     struct segments_counters segments; /* where no heap counts them. Several threads add */
 };
 

@@ -222,7 +222,7 @@ static void add_bytes(const struct graph_block *block, struct kept_bytes *bytes)
 
 bool graph_pool_bytes(struct graph_memory *memory, uint64_t number, struct kept_bytes *bytes)
 {
-    *bytes = (struct kept_bytes){0, 0, 0};
+    *bytes = (struct kept_bytes){0};
     lock_take(&memory->lock, LOCK_GRAPHS);
     const struct graph_pool *pool = *find(memory, number);
     for (size_t i = 0; pool && i < memory->blocks.place_count; i++)

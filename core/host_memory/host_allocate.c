@@ -49,7 +49,10 @@ struct block *host_take_at_once(struct pool *pool, struct host_heap *heap, uint6
     if (bin && !host_is_ending(heap))
         block = host_unused_block(bin, host_clean_epoch(heap));
     if (block) {
-        host_hand_out(shard, bin, block, bytes);
+        uint64_t live = host_live_with(shard, bytes);
+        host_hand_out(shard, bin, block, bytes, live);
+        if (!host_is_noted(shard, live))
+            host_note_peaks(shard);
         note_request(bin, bytes);
     }
     host_unlock(shard);

@@ -2,10 +2,10 @@
 
 #include <stdlib.h>
 
-#include "core/base/clock.h"
 #include "core/base/lines.h"
 #include "core/base/numbers.h"
 #include "core/contexts/kind.h"
+#include "core/contexts/registry.h"
 #include "host_large.h"
 
 /* An epoch is closed by so many frees of a shard, or by as many bytes as are its share (see
@@ -24,28 +24,20 @@ static struct bucket_counters *counters_of(struct pool *pool, const struct host_
                           heap->context->device->ordinal, host_key_bytes(key));
 }
 
-/* Once: one thread reads, others that need it meanwhile wait for that. */
-static void know_machine(const struct host_settings *settings, struct host_memory *memory)
+void host_know_machine(const struct host_settings *settings, struct host_memory *memory)
 {
-    uint32_t unknown = MACHINE_UNKNOWN;
-    uint64_t started = monotonic_now();
-    if (atomic_compare_exchange_strong(&memory->machine_known, &unknown, MACHINE_READING)) {
-        machine_read(&memory->machine, "");
-        uint64_t bytes = memory->machine.memory_bytes;
-        memory->cached_cap = byte_size_resolve(&settings->caps.cached, bytes);
-        memory->growth_budget = byte_size_resolve(&settings->growth_budget, bytes);
-        memory->keeps_any = memory->cached_cap && settings->caps.blocks_per_bucket;
-        atomic_store_explicit(&memory->machine_known, MACHINE_KNOWN, memory_order_release);
-    }
-    while (!host_machine_is_known(memory))
-        patient_nap(started);
+    machine_read(&memory->machine, "");
+    machine_keep_open(&memory->machine);
+    uint64_t bytes = memory->machine.memory_bytes;
+    memory->cached_cap = byte_size_resolve(&settings->caps.cached, bytes);
+    memory->growth_budget = byte_size_resolve(&settings->growth_budget, bytes);
+    memory->keeps_any = memory->cached_cap && settings->caps.blocks_per_bucket;
 }
 
 void host_heap_make_ready(struct pool *pool, struct host_heap *heap)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct host_memory *memory = host_memory_of(pool);
-    know_machine(&pool->settings.host, memory);
     context_lock(heap->context);
     if (!host_heap_is_ready(heap)) {
         bucket_settings_resolve(&pool->settings.host.buckets, memory->machine.memory_bytes,
@@ -63,6 +55,7 @@ bool host_heap_init(struct pool *pool, struct context *context)
     if (!memory)
         return true;
     heap->context = context;
+    heap->pool = pool;
     heap->unkept.bucket.counters = counters_of(pool, heap, 0);
     return heap->unkept.bucket.counters && bucket_set_make_room(&heap->buckets);
 }
@@ -116,8 +109,18 @@ struct host_shard *host_shard_make(struct pool *pool, struct host_heap *heap)
     return shard;
 }
 
+/* Threads of several shards may do this at once. */
+static void list_bin(struct host_bin *of_all, struct host_bin *bin)
+{
+    struct host_bin *first = atomic_load_explicit(&of_all->same_key, memory_order_relaxed);
+    do
+        atomic_store_explicit(&bin->same_key, first, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&of_all->same_key, &first, bin,
+                                                  memory_order_release, memory_order_relaxed));
+}
+
 static struct host_bin *add_bin(struct pool *pool, struct host_heap *heap, struct host_shard *shard,
-                                const struct host_bin *bucket)
+                                struct host_bin *bucket)
 {
     lock_must_be_held(&shard->lock);
     if (!bucket_set_make_room(&shard->bins))
@@ -135,10 +138,12 @@ static struct host_bin *add_bin(struct pool *pool, struct host_heap *heap, struc
     bin->bucket.counters = bucket->bucket.counters;
     bin->counts = counts;
     bin->shard = shard;
+    bin->of_all = bucket;
     bin->bytes = host_key_bytes(bin->bucket.bytes);
     bin->sort = (unsigned)(bin->bucket.bytes & HOST_SORT_MASK);
     bin->requests = size_class_span(&heap->classes, bin->bytes, SIZE_CLASS_GRANULE);
     bucket_set_add(&shard->bins, &bin->bucket);
+    list_bin(bucket, bin); /* whole: other shards' threads read it from now on */
     return bin;
 }
 
@@ -146,7 +151,7 @@ struct host_bin *host_bin_make(struct pool *pool, struct host_heap *heap, struct
                                uint64_t key)
 {
     context_lock(heap->context);
-    const struct host_bin *bucket = host_bucket(pool, heap, key);
+    struct host_bin *bucket = host_bucket(pool, heap, key);
     context_unlock(heap->context);
     if (bucket == &heap->unkept)
         return NULL;
@@ -201,9 +206,12 @@ void host_take_over(struct host_bin *bin, struct block *block, size_t bytes)
 {
     host_detach_unused(bin->shard, bin, block);
     counter_set(&block->requested, bytes);
-    counter_add(&bin->shard->live_requested, bytes);
     block_set_state(block, BLOCK_LIVE);
     counter_subtract(&bin->counts->moved, 1);
+    uint64_t live = host_live_with(bin->shard, bytes);
+    counter_set(&bin->shard->live_requested, live);
+    if (!host_is_noted(bin->shard, live))
+        host_note_peaks(bin->shard);
 }
 
 void host_take_out(struct host_bin *bin, struct block *block)
@@ -264,6 +272,9 @@ struct host_spent host_look_what_is_spent(const struct pool *pool, struct host_s
     lock_must_be_held(&shard->lock);
     const struct host_heap *heap = shard->heap;
     uint64_t freed = (uint64_t)(shard->bytes_at_first - shard->bytes_left);
+    int64_t live = (int64_t)counter_get(&shard->live_requested);
+    if (shard->noted_up_to > live + HOST_STEP)
+        shard->noted_up_to = live + HOST_STEP;
     bool due = shard->frees_left <= 0 ||
                freed >= atomic_load_explicit(&heap->fence_bytes, memory_order_relaxed);
     bool past_share =
@@ -323,22 +334,59 @@ void host_count_live(struct pool *pool, struct host_heap *heap, uint64_t bytes)
     host_unlock(shard);
 }
 
-/* ---- records ---- */
+/* ---- peaks: threads of several shards may raise them at once ---- */
 
-/* Raises the peaks, which the report shows. They come first: a process may be killed at any moment,
- * and its figures are read, in which no number is above its peak. */
-static void raise_peaks(struct host_heap *heap, struct bucket_counters *counters, uint64_t bytes)
+/* Of all contexts of the device. bytes: of a block that is just being recorded. */
+static void raise_peaks_of_device(struct host_heap *heap, uint64_t bytes)
 {
-    const struct host_device *device = heap->context->device->of_kind[KIND_HOST];
-    struct host_sums sums = host_sum(heap);
-    uint64_t reserved = counter_get(&heap->reserved_bytes) + bytes;
+    struct device *device = heap->context->device;
+    struct kind_counters *counters = ((struct host_device *)device->of_kind[KIND_HOST])->counters;
+    uint64_t live = 0, reserved = bytes;
+    for (struct context *c = context_next(heap->pool, NULL, device); c;
+         c = context_next(heap->pool, c, device)) {
+        struct host_heap *of = host_heap_of(c);
+        uint64_t requested = host_sum(of).live_requested;
+        counter_raise_shared(&of->peak_requested, requested);
+        live += requested;
+        reserved += counter_get(&of->reserved_bytes);
+    }
+    counter_raise_shared(&counters->peak_reserved, reserved);
+    counter_raise_shared(&counters->peak_requested, live);
+}
+
+/* What is reserved for a key and in none of its bins is live. */
+static void raise_peak_of_key(const struct host_bin *of_all, uint64_t bytes)
+{
+    struct bucket_counters *counters = of_all->bucket.counters;
+    uint64_t reserved = counter_get(&counters->reserved_bytes) + bytes, free = 0;
+    const struct host_bin *bin = atomic_load_explicit(&of_all->same_key, memory_order_acquire);
+    for (; bin; bin = atomic_load_explicit(&bin->same_key, memory_order_relaxed))
+        free += bin_free_blocks(bin->counts) * bin->bytes;
+    counter_raise_shared(&counters->peak_live_bytes, rest_of(reserved, free));
+}
+
+void host_note_peaks(struct host_shard *shard)
+{
+    lock_must_be_held(&shard->lock);
+    for (struct bucket *b = shard->bins.first; b; b = b->next)
+        raise_peak_of_key(((const struct host_bin *)b)->of_all, 0);
+    raise_peaks_of_device(shard->heap, 0);
+    shard->noted_up_to = (int64_t)counter_get(&shard->live_requested) + HOST_STEP;
+}
+
+/* Before a block is recorded: a process may be killed at any moment, and its figures are read, in
+ * which no number is above its peak. */
+static void raise_peaks(struct host_heap *heap, const struct host_bin *of_all, uint64_t bytes)
+{
+    lock_must_be_held(&heap->context->lock);
+    struct bucket_counters *counters = of_all->bucket.counters;
     counter_raise_to(&counters->peak_reserved_bytes,
                      counter_get(&counters->reserved_bytes) + bytes);
-    counter_raise_to(&heap->peak_requested, sums.live_requested);
-    counter_raise_shared(&device->counters->peak_reserved, reserved);
-    counter_raise_shared(&device->counters->recent_peak, reserved);
-    counter_raise_shared(&device->counters->peak_requested, sums.live_requested);
+    raise_peak_of_key(of_all, bytes);
+    raise_peaks_of_device(heap, bytes);
 }
+
+/* ---- records ---- */
 
 bool host_record(struct pool *pool, struct host_heap *heap, struct host_bin *bucket,
                  CUdeviceptr address, uint64_t bytes, uint64_t requested, enum host_origin origin)
@@ -360,7 +408,7 @@ bool host_record(struct pool *pool, struct host_heap *heap, struct host_bin *buc
         block_records_put(&heap->records, block);
         return false;
     }
-    raise_peaks(heap, bucket->bucket.counters, bytes);
+    raise_peaks(heap, bucket, bytes);
     counter_add(&heap->reserved_bytes, bytes);
     atomic_fetch_add_explicit(&pool->machine_bytes, bytes, memory_order_relaxed);
     counter_add(&bucket->bucket.counters->reserved_bytes, bytes);
@@ -464,40 +512,7 @@ void host_heap_forget_address(struct pool *pool, CUdeviceptr address)
     context_unlock(heap->context);
 }
 
-/* ---- what closes the quick path ---- */
-
-void host_set_closed(struct host_heap *heap, uint32_t reason, bool set)
-{
-    if (set)
-        atomic_fetch_or_explicit(&heap->closed, reason, memory_order_relaxed);
-    else
-        atomic_fetch_and_explicit(&heap->closed, ~reason, memory_order_relaxed);
-}
-
-void host_update_waiting(struct context *context)
-{
-    lock_must_be_held(&context->lock);
-    struct epochs *epochs = &context->epochs;
-    bool waiting = frees_may_wait(&epochs->frees_wait) || host_work_goes_on(&epochs->host_work);
-    struct host_heap *heap = host_heap_of(context);
-    /* Every call reads it: it is written where it changes. */
-    if (host_is_closed(heap, HOST_CLOSED_WAITING) != waiting)
-        host_set_closed(heap, HOST_CLOSED_WAITING, waiting);
-}
-
 /* ---- the context's end ---- */
-
-void host_heap_set_ending(struct context *context, bool ending)
-{
-    struct host_heap *heap = host_heap_of(context);
-    if (!heap->context)
-        return;
-    host_set_closed(heap, HOST_CLOSED_ENDING, ending);
-    for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
-        host_lock(shard);
-        host_unlock(shard);
-    }
-}
 
 /* It stays CLEAN or PENDING, by which its record is known not to be on its way to the driver. */
 static void detach_for_good(struct host_bin *bin, struct block *block)
@@ -555,5 +570,6 @@ void host_heap_reset(struct pool *pool, struct context *context)
     block_records_visit(&heap->records, forget_visited, &forgetting);
     counter_set(&heap->peak_requested, 0);
     atomic_store_explicit(&heap->aside, NULL, memory_order_relaxed);
+    atomic_store_explicit(&heap->waited_for, 0, memory_order_relaxed);
     context_unlock(context);
 }

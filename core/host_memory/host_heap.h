@@ -60,6 +60,10 @@ struct host_bin {
     struct bucket bucket; /* bytes: the key; counters: of all blocks of the key in the context */
     struct bin_counters *counts; /* NULL without a shard */
     struct host_shard *shard;
+    struct host_bin *of_all; /* of a shard's: the one without a shard */
+    /* The next one of the key; without a shard the first. Release as it is listed, acquire where
+     * the first is read. */
+    _Atomic(struct host_bin *) same_key;
     /* Fixed as it is made. */
     uint64_t bytes;            /* of each of its blocks */
     unsigned sort;             /* of them */
@@ -73,6 +77,7 @@ struct host_shard {
     int32_t frees_left;     /* like the next one, in the epoch of newest: while any are left, a free
                                only     puts its block into its bin */
     int64_t bytes_left;     /* before a fence is due, or caps are to be looked at */
+    int64_t noted_up_to;    /* live_requested up to which hits raise no peak: see HOST_STEP */
     counter pending_bytes;  /* like the next ones: read without the lock. What is clean, and has not
                                been looked at, included */
     counter clean_bytes;    /* added to before pending_bytes is taken from */
@@ -116,6 +121,7 @@ struct host_heap {
     counter now;             /* nanoseconds of the monotonic clock, lately */
     char apart[64];          /* every call reads what is above */
 
+    struct pool *pool;
     struct block_records records;
     struct bucket_set buckets; /* bins without a shard */
     struct host_bin unkept;    /* the same for blocks that go to the driver when they are freed */
@@ -125,6 +131,12 @@ struct host_heap {
     counter reserved_bytes;
     counter peak_requested;       /* the most that the program held, as far as slow paths saw */
     uint64_t pending_when_looked; /* the newest stamp when the housekeeper last looked; 0: none */
+    _Atomic uint64_t waited_for;  /* bytes that were free when who was out of memory had waited for
+                                     the context's work without success; 0: nothing was, or that
+                                     was over since. Relaxed, like the next one: it only saves
+                                     waits */
+    _Atomic uint64_t waited_at;   /* the newest epoch that was clean then; where another one is, the
+                                     work is over */
 };
 
 /* What there is of each device. */
@@ -132,17 +144,10 @@ struct host_device {
     struct kind_counters *counters; /* in the figures */
 };
 
-/* To read of the machine opens some twenty files, which takes as long as a thousand calls: so
- * nobody does before the program pins memory. */
-enum machine_known { MACHINE_UNKNOWN, MACHINE_READING, MACHINE_KNOWN };
-
 /* What there is once. */
 struct host_memory {
     struct block_table blocks;
-    _Atomic uint32_t machine_known; /* enum machine_known. Release once the machine and the three
-                                       fields behind it are written; acquire before they are read,
-                                       here or by a heap's `ready` */
-    struct machine machine;
+    struct machine machine;  /* it, and the next three, are written as the pool starts */
     uint64_t cached_cap;     /* bytes, of all contexts together */
     uint64_t growth_budget;  /* bytes, of each context */
     bool keeps_any;          /* false: the settings want no free block to be kept */
@@ -159,10 +164,9 @@ static inline struct host_memory *host_memory_of(const struct pool *pool)
     return pool->of_kind[KIND_HOST];
 }
 
-static inline bool host_machine_is_known(const struct host_memory *memory)
-{
-    return atomic_load_explicit(&memory->machine_known, memory_order_acquire) == MACHINE_KNOWN;
-}
+/* As the pool starts, since the process may forbid itself to open files later. Takes a fraction of
+ * a millisecond. */
+void host_know_machine(const struct host_settings *settings, struct host_memory *memory);
 
 static inline struct host_heap *host_heap_of(struct context *context)
 {
@@ -374,16 +378,35 @@ static inline void host_detach_unused(struct host_shard *shard, struct host_bin 
     }
 }
 
-/* It goes into the program's hands, by a hit of the bin's. Its address. */
+/* A shard's hits pass the peaks by until its threads hold so many bytes more than when peaks were
+ * noted last, or than after a free that has looked what is spent. */
+#define HOST_STEP (INT64_C(8) << 20)
+
+/* Raises the peaks of what the program holds of the kind, and of each key of the shard. */
+void host_note_peaks(struct host_shard *shard);
+
+/* What is live with so many bytes more; and whether peaks are to be noted then. */
+static inline uint64_t host_live_with(const struct host_shard *shard, size_t bytes)
+{
+    lock_must_be_held(&shard->lock);
+    return counter_get(&shard->live_requested) + bytes;
+}
+
+static inline bool host_is_noted(const struct host_shard *shard, uint64_t live)
+{
+    return (int64_t)live <= shard->noted_up_to;
+}
+
+/* It goes into the program's hands, by a hit of the bin's. live: what is so then. Its address. */
 static inline CUdeviceptr host_hand_out(struct host_shard *shard, struct host_bin *bin,
-                                        struct block *block, size_t bytes)
+                                        struct block *block, size_t bytes, uint64_t live)
 {
     struct bin_counters *counts = bin->counts;
     host_detach_unused(shard, bin, block);
     counter_set(&block->requested, bytes);
-    counter_add(&shard->live_requested, bytes);
     counter_add(&counts->requested_bytes, bytes);
     counter_add(&counts->hits, 1);
+    counter_set(&shard->live_requested, live);
     CUdeviceptr address = block_address(block);
     block_set(block, address, BLOCK_LIVE);
     return address;

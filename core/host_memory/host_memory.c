@@ -7,6 +7,7 @@
 
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/progress.h"
 #include "host_heap.h"
@@ -29,8 +30,15 @@ static bool starts(struct pool *pool)
         free(memory);
         return false;
     }
+    host_know_machine(settings, memory);
     pool->of_kind[KIND_HOST] = memory;
     return true;
+}
+
+static void forget(struct pool *pool)
+{
+    if (host_memory_of(pool))
+        machine_close(&host_memory_of(pool)->machine);
 }
 
 static bool made_device(struct pool *pool, struct device *device)
@@ -77,6 +85,34 @@ static uint64_t make_room(struct pool *pool, struct device *device, uint64_t byt
     return 0;
 }
 
+/* Grows with every hit, every free and every block that is taken away: one that a thread has freed
+ * and another has taken since is seen. */
+static uint64_t passes(struct host_shard *shard)
+{
+    uint64_t sum = 0;
+    host_lock(shard);
+    for (const struct bucket *b = shard->bins.first; b; b = b->next) {
+        const struct bin_counters *counts = ((const struct host_bin *)b)->counts;
+        sum +=
+            counter_get(&counts->hits) + counter_get(&counts->frees) - counter_get(&counts->moved);
+    }
+    host_unlock(shard);
+    return sum;
+}
+
+static uint64_t changes(struct pool *pool, struct device *device)
+{
+    uint64_t sum = 0;
+    for (struct context *c = context_next(pool, NULL, device); c;
+         c = context_next(pool, c, device)) {
+        struct host_heap *heap = host_heap_of(c);
+        sum += counter_get(&heap->reserved_bytes);
+        for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next)
+            sum += passes(shard);
+    }
+    return sum;
+}
+
 const struct kind host_memory = {
     .name = "host",
     .number = KIND_HOST,
@@ -84,6 +120,7 @@ const struct kind host_memory = {
     .device_bytes = sizeof(struct host_device),
     .context_bytes = sizeof(struct host_heap),
     .starts = starts,
+    .forget = forget,
     .made_device = made_device,
     .made = host_heap_init,
     .came_to_life = came_to_life,
@@ -99,7 +136,7 @@ const struct kind host_memory = {
     .forget_address = host_heap_forget_address,
     .give_back = host_give_back,
     .wait_for_the_rest = host_wait_for_the_rest,
-    .changes = host_changes,
+    .changes = changes,
     .make_room = make_room,
     .trim = host_trim,
     .release_idle = host_release_idle,

@@ -1,5 +1,6 @@
 #include "host_miss.h"
 
+#include "core/base/bus_guard.h"
 #include "core/base/clock.h"
 #include "core/contexts/capture.h"
 #include "core/driver/calls.h"
@@ -137,6 +138,7 @@ static void ask_for_a_fence(struct pool *pool, struct host_heap *heap)
 CUresult host_miss(struct pool *pool, struct host_heap *heap, uint64_t key,
                    const struct host_request *request)
 {
+    bus_guard_thread();
     uint64_t generation = context_generation(heap->context);
     context_lock(heap->context);
     struct host_bin *bucket = host_bucket(pool, heap, key);

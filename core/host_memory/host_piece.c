@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-#include "core/base/size_class.h"
-
 static struct host_piece **place_of(struct host_pieces *pieces, uint64_t number)
 {
     struct host_piece **place = &pieces->by_number[number % HOST_PIECE_HASHES];
@@ -26,7 +24,7 @@ bool host_pieces_add(struct host_pieces *pieces, struct block *block, CUdevicept
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     if (!is_small(block)) {
-        count(pieces, size_class_up(block_bytes(block), HOST_PIECE));
+        count(pieces, block_bytes(block));
         return true;
     }
     struct host_piece **place = place_of(pieces, address / HOST_PIECE);
@@ -53,7 +51,7 @@ void host_pieces_remove(struct host_pieces *pieces, struct block *block)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     if (!is_small(block)) {
-        count(pieces, 0 - size_class_up(block_bytes(block), HOST_PIECE));
+        count(pieces, 0 - block_bytes(block));
         return;
     }
     struct host_piece **place = place_of(pieces, block_address(block) / HOST_PIECE);

@@ -4,8 +4,8 @@
  * The driver takes 2 MiB of the machine's memory at a time, at addresses that are multiples of
  * that, and gives them back when no block is left in them. So what free blocks cost is not their
  * bytes: where one of them, or one that lives, keeps a piece, nothing comes of giving the others
- * back but room for the driver's next small blocks. Larger blocks take whole pages of as many
- * bytes.
+ * back but room for the driver's next small blocks. Larger blocks take pages of
+ * their own, which the program's would have taken as well: they count as their bytes.
  *
  * The context's lock guards all of it.
  */
@@ -30,7 +30,7 @@ struct host_piece {
 /* Zeroes are no pieces. */
 struct host_pieces {
     struct host_piece *by_number[HOST_PIECE_HASHES];
-    counter taken; /* bytes that the driver has taken from the machine, larger blocks included */
+    counter taken; /* bytes of all pieces, and of all larger blocks */
 };
 
 /* A block of the driver's has come, at that address. False where memory is short. */

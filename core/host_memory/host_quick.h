@@ -28,11 +28,13 @@ host_take_quickly(const struct host_memory *memory, struct host_shard *shard, si
         return false;
     const struct host_heap *heap = shard->heap;
     struct host_bin *bin = shard->by_request[host_place(bytes, sort)];
-    bool fits = size_span_has(&bin->requests, bytes) && bin->sort == sort &&
+    uint64_t live = host_live_with(shard, bytes);
+    bool fits = host_is_noted(shard, live) && size_span_has(&bin->requests, bytes) &&
+                bin->sort == sort &&
                 !host_is_closed(heap, HOST_CLOSED_ENDING | HOST_CLOSED_UNUSABLE);
     struct block *block = fits ? host_unused_block(bin, host_clean_epoch(heap)) : NULL;
     if (__builtin_expect(block != NULL, 1))
-        *address = host_hand_out(shard, bin, block, bytes);
+        *address = host_hand_out(shard, bin, block, bytes, live);
     host_unlock(shard);
     return block != NULL;
 }

@@ -8,6 +8,7 @@
 #include "core/contexts/kind.h"
 #include "core/driver/calls.h"
 #include "core/reclaim/progress.h"
+#include "core/reclaim/waiting.h"
 #include "host_by_driver.h"
 #include "host_choice.h"
 
@@ -185,6 +186,7 @@ static uint64_t release_from(struct pool *pool, struct host_heap *heap, const st
            !housekeeping_is_stopped(&pool->housekeeping)) {
         if (!begin_release(pool, context, what))
             break;
+        atomic_store_explicit(&heap->waited_for, 0, memory_order_relaxed);
         /* Whoever has just asked, or waited, may have made blocks clean. */
         if (sum == 0)
             host_sweep_and_sum(heap);
@@ -230,15 +232,16 @@ bool host_is_past_cap(struct pool *pool)
 }
 
 /* What the driver may have taken for the context by the reserve ratio, where the program holds so
- * much and is to have so many bytes more: less these. */
+ * much and is to have so many bytes more: less these. The program's own small blocks would not fill
+ * their last piece either. */
 static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, uint64_t live,
                               uint64_t more)
 {
     const struct host_settings *settings = &pool->settings.host;
     counter_raise_shared(&heap->peak_requested, live);
     uint64_t peak = larger_of(counter_get(&heap->peak_requested), live + more);
-    double most =
-        settings->caps.reserve_ratio * (double)peak + (double)host_memory_of(pool)->growth_budget;
+    double most = settings->caps.reserve_ratio * (double)(peak + HOST_PIECE) +
+                  (double)host_memory_of(pool)->growth_budget;
     return most < (double)more ? 0 : (uint64_t)(most - (double)more);
 }
 
@@ -382,34 +385,59 @@ uint64_t host_give_back(struct pool *pool, struct device *device, uint64_t bytes
     return !device && host_memory_of(pool) ? release_everywhere(pool, &what) : 0;
 }
 
+/* Bytes that are free, and that nobody has waited for without success while the context had the
+ * work that it has. */
+static uint64_t unwaited_bytes(struct pool *pool, struct host_heap *heap)
+{
+    epoch_ask_all(pool, heap->context);
+    uint64_t free = host_sum(heap).free_bytes;
+    uint64_t waited_for = atomic_load_explicit(&heap->waited_for, memory_order_relaxed);
+    bool holds = waited_for && atomic_load_explicit(&heap->waited_at, memory_order_relaxed) ==
+                                   epoch_clean(&heap->context->epochs);
+    return holds ? rest_of(free, waited_for) : UINT64_MAX;
+}
+
+static void note_waited(struct host_heap *heap)
+{
+    atomic_store_explicit(&heap->waited_at, epoch_clean(&heap->context->epochs),
+                          memory_order_relaxed);
+    atomic_store_explicit(&heap->waited_for, host_sum(heap).free_bytes, memory_order_relaxed);
+}
+
 /* Nothing can go back while the context works: until that is over, another thread's free has given
  * something back, or time is up. Of a context that the pool has stepped aside from nobody can tell.
  * True where another thread has, so that the driver may have enough now. */
-static bool wait_for_quiet(struct pool *pool, struct context *context, uint64_t bytes,
-                           uint64_t give_up_at)
+static bool wait_for_quiet(struct pool *pool, struct context *context,
+                           const struct reclaim *progress, uint64_t give_up_at)
 {
-    const struct host_heap *heap = host_heap_of(context);
+    struct host_heap *heap = host_heap_of(context);
     uint64_t started = monotonic_now(), reserved = counter_get(&heap->reserved_bytes);
+    if (!heap->context || unwaited_bytes(pool, heap) < progress->wanted)
+        return false;
     while (has_any(heap) && context_is_usable(context) && !program_captures(&pool->captures) &&
            counter_get(&heap->reserved_bytes) >= reserved && monotonic_now() < give_up_at &&
            !nothing_runs(pool, context)) {
-        want(pool, bytes);
+        want(pool, progress->bytes);
         seldom_nap(started, LOOK_NANOSECONDS);
     }
+    uint64_t now = monotonic_now();
+    if (now >= give_up_at && now - started >= VAIN_WAIT_NANOSECONDS / 2)
+        note_waited(heap);
     return counter_get(&heap->reserved_bytes) < reserved;
 }
 
 /* No memory of a device comes of it. But the plain frees would have waited for the context's work,
  * and what the program has freed otherwise since would be back with that. True if it is over now.
  */
-static bool wait_for_frees(struct pool *pool, struct context *context, uint64_t give_up_at)
+static bool wait_for_frees(struct pool *pool, struct context *context,
+                           const struct reclaim *progress, uint64_t give_up_at)
 {
     uint64_t stamp = host_newest_pending(host_heap_of(context));
     if (!stamp)
         return false;
     epoch_fence_the_rest(pool, context);
     context_lock(context);
-    bool over = epoch_wait_until(pool, context, stamp, give_up_at);
+    bool over = epoch_wait_for_pending(pool, context, stamp, progress->started, give_up_at);
     context_unlock(context);
     return over;
 }
@@ -424,40 +452,12 @@ bool host_wait_for_the_rest(struct pool *pool, struct device *device,
         return false;
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         if (progress->bound == RECLAIM_MACHINE)
-            over |= wait_for_quiet(pool, c, progress->bytes, give_up_at);
-        else if (host_heap_of(c)->context)
-            over |= wait_for_frees(pool, c, give_up_at);
+            over |= wait_for_quiet(pool, c, progress, give_up_at);
+        else if (host_heap_of(c)->context && may_wait_for_frees(pool, device, c, progress))
+            over |= wait_for_frees(pool, c, progress, give_up_at);
     if (progress->bound == RECLAIM_MACHINE)
         want(pool, 0);
     return over;
-}
-
-/* Grows with every hit, every free and every block that is taken away: one that a thread has freed
- * and another has taken since is seen. */
-static uint64_t passes(struct host_shard *shard)
-{
-    uint64_t sum = 0;
-    host_lock(shard);
-    for (const struct bucket *b = shard->bins.first; b; b = b->next) {
-        const struct bin_counters *counts = ((const struct host_bin *)b)->counts;
-        sum +=
-            counter_get(&counts->hits) + counter_get(&counts->frees) - counter_get(&counts->moved);
-    }
-    host_unlock(shard);
-    return sum;
-}
-
-uint64_t host_changes(struct pool *pool, struct device *device)
-{
-    uint64_t sum = 0;
-    for (struct context *c = context_next(pool, NULL, device); c;
-         c = context_next(pool, c, device)) {
-        struct host_heap *heap = host_heap_of(c);
-        sum += counter_get(&heap->reserved_bytes);
-        for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next)
-            sum += passes(shard);
-    }
-    return sum;
 }
 
 uint64_t host_trim(struct pool *pool)
@@ -536,7 +536,7 @@ uint64_t host_leave_to_machine(struct pool *pool, uint64_t now)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     const struct host_memory *memory = host_memory_of(pool);
-    if (!memory || !host_machine_is_known(memory) || all_free_bytes(pool) == 0)
+    if (!memory || all_free_bytes(pool) == 0)
         return UINT64_MAX;
     uint64_t missing = machine_memory_missing(&memory->machine, 0);
     want(pool, missing ? rest_of(missing, host_give_back(pool, NULL, missing)) : 0);

@@ -47,7 +47,6 @@ void host_release_stranded(struct pool *pool, struct context *context);
 uint64_t host_give_back(struct pool *pool, struct device *device, uint64_t bytes);
 bool host_wait_for_the_rest(struct pool *pool, struct device *device,
                             const struct reclaim *progress);
-uint64_t host_changes(struct pool *pool, struct device *device);
 uint64_t host_trim(struct pool *pool);
 uint64_t host_leave_to_machine(struct pool *pool, uint64_t now);
 uint64_t host_release_idle(struct pool *pool, struct device *device, uint64_t now);

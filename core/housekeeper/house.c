@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/prctl.h>
 
+#include "core/base/bus_guard.h"
 #include "core/base/clock.h"
 #include "core/base/futex.h"
 #include "core/base/numbers.h"
@@ -205,6 +206,7 @@ void *house_keep(void *argument)
         uint64_t next = smaller_of(house.next_look, house.next_shortage);
         if (next > now)
             sleep_until(pool, smaller_of(next, house.next_answer));
+        bus_guard_thread();
         now = monotonic_now();
     }
     return NULL;

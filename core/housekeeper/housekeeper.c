@@ -3,9 +3,7 @@
  */
 #include "housekeeper.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
@@ -54,10 +52,6 @@ static void be_told_of_exit(struct pool *pool)
 void housekeeper_prepare(struct pool *pool)
 {
     struct housekeeping *keeping = &pool->housekeeping;
-    int error = errno;
-    keeping->seccomp = prctl(PR_GET_SECCOMP);
-    keeping->no_new_privileges = prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0);
-    errno = error;
     if (!pool->settings.neighbours.enabled)
         atomic_store_explicit(&keeping->phase, HOUSEKEEPING_OFF, memory_order_relaxed);
 }

@@ -29,6 +29,7 @@ static struct kept_bytes publish(struct pool *pool, struct device *device)
     kept.pending +=
         on_the_way(device) + atomic_load_explicit(&device->promised, memory_order_relaxed);
     bool nothing = kept.cached == 0 && kept.pending == 0;
+    board_publish_in_order(device->board, device->board_place, kept.in_order);
     board_publish(device->board, device->board_place, nothing ? BOARD_NEARLY_NOTHING : kept.cached,
                   kept.pending);
     return kept;

@@ -4,11 +4,10 @@
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "core/base/cancellation.h"
-#include "core/contexts/housekeeping.h"
+#include "core/base/sandbox.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
 
@@ -69,22 +68,12 @@ static int create(struct pool *pool, size_t bytes, void *(*run)(void *), void *a
     return error;
 }
 
-/* A sandbox that was entered since may answer a clone by killing the process. In a container there
- * is a filter from the start; but who adds one of its own gives up new privileges first. */
-static bool is_free_to_make_threads(const struct pool *pool)
-{
-    const struct housekeeping *keeping = &pool->housekeeping;
-    return prctl(PR_GET_SECCOMP) == keeping->seccomp &&
-           (keeping->seccomp == 0 ||
-            prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == keeping->no_new_privileges);
-}
-
 bool own_thread_make(struct pool *pool, void *(*run)(void *), void *argument)
 {
     sigset_t before;
     int error = errno;
     bool made = false;
-    if (pool->thread_functions.create && is_free_to_make_threads(pool)) {
+    if (pool->thread_functions.create && !sandbox_was_entered()) {
         int cancellation = cancellation_off();
         block_signals(&before);
         int result = create(pool, stack_bytes(pool), run, argument);

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 
 #include "core/base/cancellation.h"
+#include "core/base/numbers.h"
+#include "core/base/sandbox.h"
 #include "core/board/board.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/epoch.h"
@@ -27,6 +29,13 @@
 static const struct kind *const kinds[] = {&device_memory, &host_memory, &stream_memory,
                                            &graph_memory, NULL};
 
+/* Of this pool in the process, from 1 on. Relaxed: only that they differ matters. */
+static uint64_t next_number(void)
+{
+    static _Atomic uint64_t pools;
+    return 1 + atomic_fetch_add_explicit(&pools, 1, memory_order_relaxed);
+}
+
 struct pool *pool_create(const struct driver *driver, const struct settings *settings,
                          const struct thread_functions *threads)
 {
@@ -35,6 +44,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
         free(pool);
         return NULL;
     }
+    sandbox_note_start();
     pool->driver = driver;
     pool->settings = *settings;
     limits_read(&pool->limits, settings, NULL, NULL);
@@ -49,10 +59,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     counter_set(&pool->lives, 1);
     thread_caches_prepare(pool, threads);
     housekeeper_prepare(pool);
-    /* Relaxed: only that they differ matters. */
-    static _Atomic uint64_t pools;
-    uint64_t number = 1 + atomic_fetch_add_explicit(&pools, 1, memory_order_relaxed);
-    atomic_init(&pool->registry.generation, number * REGISTRY_POOL);
+    atomic_init(&pool->registry.generation, next_number() * REGISTRY_POOL);
     /* Switched off, the pool does what it does while captures go on: the driver answers, and the
      * bytes are counted. */
     if (!settings->device.enabled)
@@ -104,6 +111,9 @@ void pool_forget(struct pool *pool)
     housekeeper_forget(pool);
     board_forget(atomic_load_explicit(&pool->board, memory_order_relaxed));
     figures_forget(&pool->figures);
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        if ((*kind)->forget)
+            (*kind)->forget(pool);
 }
 
 void pool_ends(struct pool *pool)
@@ -173,6 +183,22 @@ bool pool_make_room(struct pool *pool, struct reclaim *progress)
     return reclaim_for_retry(pool, NULL, progress);
 }
 
+/* What another device has left the driver does not tell: then nobody knows how much is missing. */
+bool pool_make_room_on(struct pool *pool, CUdevice ordinal, uint64_t bytes,
+                       struct reclaim *progress)
+{
+    bool green;
+    no_lock_may_be_held();
+    const struct context *context = bytes ? context_current(pool, &green) : NULL;
+    if (!context || (ordinal != -1 && context->device->ordinal != ordinal))
+        return reclaim_for_retry(pool, NULL, progress);
+    progress->wanted = bytes;
+    progress->unreserved = true;
+    if (!progress->started)
+        progress->bytes = bytes;
+    return reclaim_for_retry(pool, context->device, progress);
+}
+
 uint64_t pool_trim(struct pool *pool)
 {
     no_lock_may_be_held();
@@ -224,18 +250,26 @@ struct kept_peaks pool_device_peaks(struct pool *pool, CUdevice ordinal)
     struct device *device = device_with(pool, ordinal);
     if (device)
         TELL_KINDS(pool, add_peaks, pool, device, &sum);
+    /* Kinds, and contexts, need not have peaked at one time. */
+    if (device)
+        sum.reserved = smaller_of(sum.reserved, counter_get(&device->given_peak));
+    sum.live = smaller_of(sum.live, sum.reserved);
     return sum;
 }
 
 void pool_start_peaks_again(struct pool *pool, CUdevice ordinal)
 {
     struct device *device = device_with(pool, ordinal);
-    if (device)
-        TELL_KINDS(pool, start_peaks_again, pool, device);
+    if (!device)
+        return;
+    atomic_store_explicit(&device->given_peak,
+                          atomic_load_explicit(&device->given_bytes, memory_order_relaxed),
+                          memory_order_relaxed);
+    TELL_KINDS(pool, start_peaks_again, pool, device);
 }
 
 struct kept_bytes pool_device_bytes(struct pool *pool, CUdevice ordinal)
 {
     struct device *device = device_with(pool, ordinal);
-    return device ? kept_bytes(pool, device) : (struct kept_bytes){0, 0, 0};
+    return device ? kept_bytes(pool, device) : (struct kept_bytes){0};
 }

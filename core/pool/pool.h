@@ -204,13 +204,20 @@ void pool_note_graph_launch(struct pool *pool, bool upload);
  * CU_STREAM_PER_THREAD. */
 
 /* cuMemAllocAsync, and (memory_pool not NULL) cuMemAllocFromPoolAsync. False: the driver is to
- * answer the program's own call. */
+ * answer the program's own call; *result is changed where a failure was counted already. */
 bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
                          const CUmemoryPool *memory_pool, CUstream stream, CUresult *result);
 
-/* The driver has answered such an allocation, and succeeded: counted where a capture has the stream
- * and captures may allocate. */
-void pool_note_driver_allocation(struct pool *pool, CUstream stream);
+/* The driver has answered such an allocation. Counted as a request where the pool would have served
+ * it, had it known the stream; and where a capture has the stream and captures may allocate, by the
+ * graph. */
+struct pool_request {
+    size_t bytes;
+    const CUmemoryPool *memory_pool;
+    CUstream stream;
+};
+void pool_note_driver_allocation(struct pool *pool, const struct pool_request *request,
+                                 CUresult result);
 
 /* Whether stream-ordered memory is in use: if not, nothing needs to be told of streams and events.
  */
@@ -322,6 +329,11 @@ void pool_graphs_may_be_gone(struct pool *pool);
 /* After a driver call of the program's has failed for want of memory. progress starts zeroed; true:
  * try the call again. */
 bool pool_make_room(struct pool *pool, struct reclaim *progress);
+
+/* The same where so many bytes, at least, are wanted on the device with this ordinal; -1: that of
+ * the current context. */
+bool pool_make_room_on(struct pool *pool, CUdevice ordinal, uint64_t bytes,
+                       struct reclaim *progress);
 
 /* Gives everything back that can be given back without waiting for the GPU; the bytes. */
 uint64_t pool_trim(struct pool *pool);

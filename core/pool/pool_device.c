@@ -7,6 +7,7 @@
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
 #include "core/contexts/device.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/device_memory/device_memory.h"
@@ -113,6 +114,17 @@ __attribute__((noinline)) static CUresult allocate_in_context(struct pool *pool,
     return allocate_from_heap(pool, context, address, bytes);
 }
 
+/* Inside, which it leaves: a clean block goes into the program's hands. out: cache_out_with. */
+__attribute__((always_inline)) static inline void
+hand_out(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
+         CUdeviceptr *address, size_t bytes, uint64_t out)
+{
+    *address = cache_hand_out(cache, bin, block, bytes, out);
+    cache_leave(cache);
+    if (__builtin_expect(!cache_is_noted(cache, out), 0))
+        thread_cache_note_peaks(cache, bin);
+}
+
 /* Not inside: others may have taken the blocks meanwhile. */
 static CUresult allocate_what_is_clean(struct pool *pool, struct thread_cache *cache,
                                        struct cache_bin *bin, CUdeviceptr *address, size_t bytes)
@@ -122,8 +134,9 @@ static CUresult allocate_what_is_clean(struct pool *pool, struct thread_cache *c
     if (!closed || thread_cache_enter_strongly(cache))
         block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
     if (block)
-        *address = cache_hand_out(cache, bin, block, bytes);
-    cache_leave(cache);
+        hand_out(cache, bin, block, address, bytes, cache_out_with(cache, bytes));
+    else
+        cache_leave(cache);
     return block ? own_beside_captures(pool, *address)
                  : allocate_in_context(pool, cache, address, bytes);
 }
@@ -141,11 +154,11 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
         if (!block)
             pending = thread_cache_look(bin);
     }
-    if (block)
-        *address = cache_hand_out(cache, bin, block, bytes);
-    cache_leave(cache);
-    if (block)
+    if (block) {
+        hand_out(cache, bin, block, address, bytes, cache_out_with(cache, bytes));
         return own_beside_captures(pool, *address);
+    }
+    cache_leave(cache);
     bool over =
         pending.stamp && heap_await_fence(pool, context_of_heap(cache->heap), cache, &pending);
     if (thread_state.waited_ns)
@@ -156,16 +169,24 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
 }
 
 /* Inside a cache that is open, and has nothing that is known to be clean. */
-__attribute__((noinline)) static CUresult allocate_turned(struct pool *pool,
-                                                          struct thread_cache *cache,
-                                                          struct cache_bin *bin,
-                                                          CUdeviceptr *address, size_t bytes)
+__attribute__((noinline)) static CUresult
+allocate_turned(struct pool *pool, struct thread_cache *cache, struct cache_bin *bin,
+                CUdeviceptr *address, size_t bytes, uint64_t out)
 {
     struct block *block = thread_cache_turn_clean(cache, bin);
     if (!block)
         return allocate_inside(pool, cache, bin, false, address, bytes);
-    *address = cache_hand_out(cache, bin, block, bytes);
-    cache_leave(cache);
+    hand_out(cache, bin, block, address, bytes, out);
+    return CUDA_SUCCESS;
+}
+
+/* Inside a cache that is open, where the newest clean block may raise a peak. */
+__attribute__((noinline)) static CUresult allocate_and_note(struct thread_cache *cache,
+                                                            struct cache_bin *bin,
+                                                            CUdeviceptr *address, size_t bytes,
+                                                            uint64_t out)
+{
+    hand_out(cache, bin, bin->clean, address, bytes, out);
     return CUDA_SUCCESS;
 }
 
@@ -181,9 +202,12 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
     if (__builtin_expect(cache_enter(cache, heap), 0))
         return allocate_inside(pool, cache, bin, true, address, bytes);
     struct block *block = bin->clean;
+    uint64_t out = cache_out_with(cache, bytes);
     if (__builtin_expect(!block, 0))
-        return allocate_turned(pool, cache, bin, address, bytes);
-    *address = cache_hand_out(cache, bin, block, bytes);
+        return allocate_turned(pool, cache, bin, address, bytes, out);
+    if (__builtin_expect(!cache_is_noted(cache, out), 0))
+        return allocate_and_note(cache, bin, address, bytes, out);
+    *address = cache_hand_out(cache, bin, block, bytes, out);
     cache_leave(cache);
     return CUDA_SUCCESS;
 }
@@ -342,13 +366,19 @@ __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdev
     CUresult result;
     if (what_is_current(pool) != CURRENT_UNKNOWN && pool_stream_free(pool, address, &result))
         return result;
-    struct managed_memory managed = managed_find(pool, address);
     /* That of a null pointer, which some programs make to start CUDA, frees nothing. */
-    result = address ? pool->driver->cuMemFree_v2(address) : free_plainly(pool, address, NULL);
+    if (!address)
+        return free_plainly(pool, address, NULL);
+    struct managed_memory managed = managed_find(pool, address);
+    uint64_t in_order = driver_stream_ordered_bytes(pool->driver, address);
+    result = pool->driver->cuMemFree_v2(address);
+    bool green;
+    struct context *context = context_current(pool, &green);
     if (result == CUDA_SUCCESS)
         managed_freed(&managed);
-    bool green;
-    struct context *context = address ? context_current(pool, &green) : NULL;
+    /* Of such memory the driver's free does not wait. */
+    if (result == CUDA_SUCCESS && context && in_order)
+        epoch_note_freed_in_order(context, in_order);
     if (context && atomic_load_explicit(&context->unusable, memory_order_relaxed))
         heap_free_pending(pool, context);
     return result;
@@ -498,6 +528,23 @@ static bool is_captured(const struct pool *pool, CUstream stream)
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* plain: a fence of the pool's can stand for the free. */
+static CUresult free_in_order(struct pool *pool, struct block *block, CUdeviceptr address,
+                              struct async_free *free, bool plain)
+{
+    struct context *context = context_of_heap(block->heap);
+    uint64_t bytes = block_bytes(block);
+    bool by_driver = !plain && !block_is_part(block);
+    CUresult result = by_driver ? heap_free_by_driver(pool, block, address, free_on_stream, free)
+                                : heap_free(pool, block, address,
+                                            &(struct free_call){false, free_on_stream, free});
+    if (result == CUDA_SUCCESS)
+        epoch_note_freed_in_order(context, bytes);
+    if (!by_driver)
+        housekeeper_look(pool, 0);
+    return result;
+}
+
 CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,
                          CUstream stream)
 {
@@ -528,11 +575,7 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
         return CUDA_ERROR_INVALID_CONTEXT;
     if (block_is_owned(block))
         return free_owned_on_stream(pool, block, address, &free);
-    if (!plain && !block_is_part(block))
-        return heap_free_by_driver(pool, block, address, free_on_stream, &free);
-    result = heap_free(pool, block, address, &(struct free_call){false, free_on_stream, &free});
-    housekeeper_look(pool, 0);
-    return result;
+    return free_in_order(pool, block, address, &free, plain);
 }
 
 void pool_managed_coming(struct pool *pool, size_t bytes)

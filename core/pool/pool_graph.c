@@ -17,11 +17,6 @@ void pool_graphs_may_be_gone(struct pool *pool)
     graph_memory_take_up(pool);
 }
 
-void pool_note_driver_allocation(struct pool *pool, CUstream stream)
-{
-    graph_memory_allocated_on(pool, stream);
-}
-
 uint64_t pool_graph_pool_create(struct pool *pool)
 {
     return graph_nodes_are_served(pool) ? graph_pool_create(graph_memory_of(pool)) : 0;

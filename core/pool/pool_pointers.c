@@ -7,12 +7,12 @@
 #include "core/base/cancellation.h"
 #include "core/base/clock.h"
 #include "core/base/numbers.h"
-#include "core/base/size_class.h"
 #include "core/contexts/context.h"
 #include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/device_memory/device_memory.h"
+#include "core/device_memory/free_pages.h"
 #include "core/driver/calls.h"
 #include "core/graph_memory/graph_blocks.h"
 #include "core/graph_memory/graph_memory.h"
@@ -23,90 +23,15 @@
 #include "pool_host.h"
 #include "pool_stream.h"
 
-/* What giving all free blocks of a device back would make free there: the driver has memory in
- * pages, and blocks of less than one share theirs, so that one of them in the program's hands keeps
- * it. Blocks change hands meanwhile: the sum is of no one moment, as that of any process on the
- * device.
- */
-struct free_pages {
-    const struct device *device;
-    uint64_t bytes;           /* of whole pages before the one that is looked at */
-    CUdeviceptr page;         /* that one */
-    bool has_free;            /* a block that begins there is free */
-    CUdeviceptr live_until;   /* the end of the last live block */
-    CUdeviceptr run, run_end; /* what is free in a row of a segment's parts */
-};
-
-static void leave_page(struct free_pages *free)
-{
-    bool whole = free->live_until <= free->page;
-    if (free->has_free && whole)
-        free->bytes += SIZE_CLASS_PAGE;
-    free->has_free = false;
-}
-
-static void leave_run(struct free_pages *free)
-{
-    CUdeviceptr first = size_class_up(free->run, SIZE_CLASS_PAGE);
-    CUdeviceptr end = free->run_end / SIZE_CLASS_PAGE * SIZE_CLASS_PAGE;
-    free->bytes += rest_of(end, first);
-    free->run = free->run_end = 0;
-}
-
-/* What is free of a segment may not go back, but the program can have it: whole pages, as if they
- * were the driver's. */
-static void look_at_part(CUdeviceptr address, uint64_t bytes, bool is_free, struct free_pages *free)
-{
-    if (!is_free || address != free->run_end)
-        leave_run(free);
-    if (is_free && !free->run_end)
-        free->run = address;
-    if (is_free)
-        free->run_end = address + bytes;
-}
-
-static bool is_free(const struct block *block)
-{
-    enum block_state state = block_state(block);
-    return state == BLOCK_CACHED || state == BLOCK_PENDING || state == BLOCK_CLEAN ||
-           state == BLOCK_SPARE;
-}
-
-static void look_at_page(CUdeviceptr address, const struct block *block, void *argument)
-{
-    struct free_pages *free = argument;
-    uint64_t bytes = block_bytes(block);
-    CUdeviceptr page = address / SIZE_CLASS_PAGE * SIZE_CLASS_PAGE;
-    if (context_of_heap(block->heap)->device != free->device)
-        return;
-    if (page != free->page) {
-        leave_page(free);
-        free->page = page;
-    }
-    if (block_is_part(block))
-        look_at_part(address, bytes, is_free(block), free);
-    else if (!is_free(block))
-        free->live_until = address + bytes;
-    else if (bytes < SIZE_CLASS_PAGE)
-        free->has_free = true;
-    else
-        free->bytes += size_class_up(bytes, SIZE_CLASS_PAGE);
-}
-
-/* kept: what all kinds keep on the device. */
+/* What giving all free memory of a device back would make free there. kept: what all kinds keep on
+ * the device. */
 static uint64_t free_device_bytes(struct pool *pool, struct device *device,
                                   const struct kept_bytes *kept)
 {
-    struct free_pages free = {.device = device};
-    struct kept_bytes of_heaps = {0, 0, 0};
+    struct kept_bytes of_heaps = {0};
     device_memory.add_kept(pool, device, &of_heaps);
-    uint64_t in_heaps = of_heaps.cached + of_heaps.pending;
-    if (in_heaps != 0)
-        block_table_visit(&pool->blocks, look_at_page, &free);
-    leave_page(&free);
-    leave_run(&free);
-    uint64_t of_others = rest_of(kept->cached + kept->pending, in_heaps);
-    return free.bytes + of_others + bytes_the_driver_keeps(pool, device);
+    uint64_t of_others = rest_of(kept->cached + kept->pending, of_heaps.cached + of_heaps.pending);
+    return free_pages_bytes(pool, device) + of_others + bytes_the_driver_keeps(pool, device);
 }
 
 /* What other processes would give back at once; without the pool it would be free. */
@@ -150,12 +75,12 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
     CUresult result = pool->driver->cuMemGetInfo_v2(free, total);
     bool green;
     struct context *context = result == CUDA_SUCCESS ? context_current(pool, &green) : NULL;
-    if (!context || !free || !total)
+    if (!context || !free)
         return result;
     struct device *device = context->device;
     struct kept_bytes kept = kept_bytes(pool, device);
     uint64_t own = *free + free_device_bytes(pool, device, &kept);
-    *free = smaller_of(with_neighbours(device, &kept, own), *total);
+    *free = smaller_of(with_neighbours(device, &kept, own), total ? *total : device->total_bytes);
     *free = smaller_of(*free, bytes_inside_limits(device, &kept));
     return result;
 }

@@ -13,6 +13,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
+#include "core/graph_memory/graph_memory.h"
 #include "core/graph_memory/graph_nodes.h"
 #include "core/graph_memory/graph_owners.h"
 #include "core/housekeeper/housekeeper.h"
@@ -67,6 +68,29 @@ static bool is_captured(const struct pool *pool, CUstream handle)
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* Past the number of streams that are known at a time, for instance. */
+static void count_passed_by(struct pool *pool, const struct pool_request *request, CUresult result)
+{
+    bool green;
+    struct context *context = context_current(pool, &green);
+    struct mempool *mempool =
+        context ? mempool_take(pool, request->memory_pool, context->device) : NULL;
+    if (!mempool)
+        return;
+    stream_count_passed_by(pool, context->device, request->bytes, result);
+    mempool_drop(mempool);
+}
+
+void pool_note_driver_allocation(struct pool *pool, const struct pool_request *request,
+                                 CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        graph_memory_allocated_on(pool, request->stream);
+    if (pool_streams_are_served(pool) && request->bytes && !is_in_host_function(pool) &&
+        !is_captured(pool, request->stream))
+        count_passed_by(pool, request, result);
+}
+
 /* Whoever frees the block, the pool or the driver, its stream comes after the uses that were told
  * of. What a capture frees is another matter. */
 static CUresult end_uses(struct pool *pool, struct stream_block *block, CUstream handle)
@@ -91,11 +115,12 @@ struct stream_free {
     CUstream stream;
 };
 
-static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, const void *argument)
+static CUresult free_on_stream(struct pool *pool, const struct stream_block *block,
+                               const void *argument)
 {
     const struct stream_free *free = argument;
     (void)pool;
-    return free->driver(address, free->stream);
+    return free->driver(block_address(&block->block), free->stream);
 }
 
 static CUresult free_claimed_async(struct pool *pool, free_async *driver,
@@ -125,7 +150,7 @@ static CUresult free_claimed_async(struct pool *pool, free_async *driver,
                : stream_free_by_driver(pool, block, free_on_stream, &free);
 }
 
-static CUresult free_claimed(struct pool *pool, struct stream_block *block)
+static CUresult free_claimed_plainly(struct pool *pool, struct stream_block *block)
 {
     bool green;
     struct plain_free free = {NULL, NULL};
@@ -137,6 +162,16 @@ static CUresult free_claimed(struct pool *pool, struct stream_block *block)
         return CUDA_SUCCESS;
     }
     return stream_free_by_plain_call(pool, block, &free);
+}
+
+static CUresult free_claimed(struct pool *pool, struct stream_block *block)
+{
+    struct shelf *counted;
+    uint64_t asked = stream_block_begin_plain_free(pool, block, &counted);
+    CUresult result = free_claimed_plainly(pool, block);
+    if (result != CUDA_SUCCESS)
+        stream_block_plain_free_failed(block, counted, asked);
+    return result;
 }
 
 bool pool_stream_free_async(struct pool *pool, free_async *driver, CUdeviceptr address,

@@ -66,7 +66,8 @@ free_where_it_was(struct pool *pool, CUdeviceptr address, struct stream_ref ref,
     shelf_count_not_live(shelf, block);
     block->event = NULL;
     shelf_make_pending_next(stream, block->block.bucket, block, address);
-    bool is_time = shelf_look_is_due(stream) || bytes >= HOUSEKEEPER_MUCH;
+    bool is_time =
+        shelf_has_fallen(shelf) || shelf_look_is_due(stream) || bytes >= HOUSEKEEPER_MUCH;
     lock_give(&stream->lock);
     return __builtin_expect(is_time, 0) ? look(pool, stream, bytes) : CUDA_SUCCESS;
 }

@@ -6,7 +6,7 @@
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
-#include "reclaim.h"
+#include "kept.h"
 
 /* Of so many bytes together one look at the device is enough: it costs half of what a small
  * allocation does, and a hundredth of what it takes to touch so much. */

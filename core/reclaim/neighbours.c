@@ -12,6 +12,7 @@
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "progress.h"
+#include "waiting.h"
 
 /* Where nobody knows what is missing, so much is asked for at first, and twice as much each time
  * that it was not enough. */
@@ -20,7 +21,7 @@
 /* Others publish what they cache on some of their slow paths, and about once a second: so much may
  * have been freed in all of them since, but no more than that share of the device. */
 #define UNPUBLISHED_BYTES (UINT64_C(1) << 30)
-#define UNPUBLISHED_SHARE 16u
+#define UNPUBLISHED_SHARE 8u
 
 /* Who asks again so soon, in nanoseconds, is taking much, piece by piece: it asks for so many times
  * as much as the last time, since what is given is clean, and the driver takes 2 to 3 ms a GiB to
@@ -48,29 +49,15 @@ struct shortage {
     uint64_t bytes;    /* to ask for */
     uint64_t enough;   /* given, for another try */
     uint64_t at_least; /* others must have so many, or the request fails in any case; 0: any help */
+    uint64_t needed;   /* given or to come, for the least that will do; 0: nobody knows */
 };
-
-/* Bytes that are there for a request; false where nobody knows. Of a device's memory the driver
- * says so, of a group's the board. */
-static bool bytes_left(struct pool *pool, const struct device *device,
-                       const struct reclaim *progress, uint64_t *left)
-{
-    if (progress->bound == RECLAIM_GROUP) {
-        *left = device_group_left(device);
-        return true;
-    }
-    size_t free, total;
-    CUresult result = driver_memory_info(pool->driver, &free, &total);
-    *left = free;
-    return result == CUDA_SUCCESS;
-}
 
 /* Of a request whose shortage nobody knows. */
 static struct shortage next_demand(const struct reclaim *progress)
 {
     uint64_t demand = progress->others.demand;
     uint64_t first = progress->wanted > FIRST_DEMAND ? progress->wanted : FIRST_DEMAND;
-    return (struct shortage){demand ? demand : first, 1, 0};
+    return (struct shortage){demand ? demand : first, 1, 0, 0};
 }
 
 /* Whether what others say that they gave does not turn up over and over. A rival who takes it
@@ -131,6 +118,16 @@ static uint64_t kept_by_drivers(const struct pool *pool, const struct device *de
     return pool->settings.stream_ordered.enabled && bytes != UINT64_MAX ? bytes : 0;
 }
 
+/* Who has the most is asked first: so for what somebody has waited for without success more are
+ * asked. */
+static uint64_t ask_beside_waited(struct device *device, const struct reclaim *progress,
+                                  uint64_t bytes)
+{
+    uint64_t waited =
+        atomic_load_explicit(waited_for_others(device, progress), memory_order_relaxed);
+    return smaller_of(smaller_of(bytes, device->total_bytes) + waited, device->total_bytes);
+}
+
 /* *has_come: since the driver was asked, all that is wanted has come, be it for somebody else.
  * False where there is nothing to hope for. Memory that is there may lie in pieces, so that more is
  * missing than the numbers say. */
@@ -149,8 +146,9 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
         uint64_t of_others = rest_of(needed, own);
         uint64_t unseen = smaller_of(UNPUBLISHED_BYTES, device->total_bytes / UNPUBLISHED_SHARE) +
                           kept_by_drivers(pool, device);
-        *shortage = (struct shortage){bytes_to_ask_for(device, progress, missing), missing,
-                                      rest_of(of_others, unseen)};
+        *shortage = (struct shortage){
+            ask_beside_waited(device, progress, bytes_to_ask_for(device, progress, missing)),
+            missing, rest_of(of_others, unseen), needed};
     }
     return !is_given_in_vain(&progress->others, left);
 }
@@ -158,16 +156,94 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
 /* Between two looks at a demand, each of which costs some system calls: nanoseconds. */
 #define SHORTEST_NAP (UINT64_C(50) * 1000)
 
-/* Until so many bytes were given, nothing is pending any more, or the time has come. */
-static struct board_progress await(struct board_demand *demand, uint64_t bytes, uint64_t give_up_at)
+/* What others have now. */
+static struct board_bytes ask_board(const struct device *device, const struct reclaim *progress)
 {
-    struct board_progress seen = board_demand_look(demand);
-    uint64_t began = monotonic_now();
-    while (seen.given < bytes && seen.pending && monotonic_now() < give_up_at) {
-        seldom_nap(began, SHORTEST_NAP);
-        seen = board_demand_look(demand);
+    return board_others(device->board, device->board_place, device->total_bytes,
+                        progress->bound == RECLAIM_GROUP);
+}
+
+/* A question to others, and what comes of it. */
+struct question {
+    struct pool *pool;
+    struct device *device;
+    const struct reclaim *progress;
+    const struct shortage *shortage;
+    uint64_t began;      /* to wait */
+    uint64_t give_up_at; /* of what their plain frees have left pending */
+    struct board_progress seen;
+};
+
+/* Whether so many bytes would do, with what this process may still give back. */
+static bool would_do(const struct question *question, uint64_t bytes)
+{
+    const struct shortage *shortage = question->shortage;
+    return shortage->needed <= bytes ||
+           shortage->needed - bytes <= returnable_bytes(question->pool, question->device);
+}
+
+/* What plain frees have left pending in others, those that were asked included. */
+static uint64_t pending_of_frees(struct device *device, const struct reclaim *progress,
+                                 const struct board_progress *seen)
+{
+    struct board_bytes others = ask_board(device, progress);
+    return larger_of(others.pending - others.in_order, seen->pending - seen->in_order);
+}
+
+/* It is waited for, if it may be enough, but for what was waited for without success. */
+static bool is_worth_waiting(const struct question *question)
+{
+    const struct board_progress *seen = &question->seen;
+    uint64_t pending = pending_of_frees(question->device, question->progress, seen);
+    uint64_t fresh = fresh_bytes(waited_for_others(question->device, question->progress), pending);
+    fresh = smaller_of(fresh, seen->pending - seen->in_order);
+    return fresh && would_do(question, seen->given + fresh);
+}
+
+/* What they have freed in a stream's order may be over, and nobody have been told. */
+static bool is_worth_a_look(const struct question *question)
+{
+    const struct board_progress *seen = &question->seen;
+    uint64_t again_at =
+        atomic_load_explicit(&question->device->look_again_at, memory_order_relaxed);
+    return seen->in_order && would_do(question, seen->given + seen->pending) &&
+           question->began >= again_at;
+}
+
+static bool goes_on(const struct question *question)
+{
+    uint64_t now = monotonic_now();
+    if (question->seen.given >= question->shortage->enough)
+        return false;
+    return (now < question->give_up_at && is_worth_waiting(question)) ||
+           (now < question->began + TELL_NANOSECONDS && is_worth_a_look(question));
+}
+
+/* Whoever asks next need not find out. */
+static void note_what_was_waited_for(const struct question *question)
+{
+    struct device *device = question->device;
+    uint64_t now = monotonic_now();
+    if (question->seen.given >= question->shortage->enough)
+        return;
+    if (now - question->began >= VAIN_WAIT_NANOSECONDS / 2 && now >= question->give_up_at)
+        note_waited_bytes(waited_for_others(device, question->progress),
+                          pending_of_frees(device, question->progress, &question->seen));
+    if (now - question->began >= TELL_NANOSECONDS && question->seen.in_order)
+        atomic_store_explicit(&device->look_again_at, now + TELL_AGAIN_NANOSECONDS,
+                              memory_order_relaxed);
+}
+
+/* Until so many bytes were given, or nothing more is to be hoped for. */
+static void await(struct question *question, struct board_demand *demand)
+{
+    question->seen = board_demand_look(demand);
+    question->began = monotonic_now();
+    while (goes_on(question)) {
+        seldom_nap(question->began, SHORTEST_NAP);
+        question->seen = board_demand_look(demand);
     }
-    return seen;
+    note_what_was_waited_for(question);
 }
 
 static void count(struct device *device, const struct board_progress *seen)
@@ -208,8 +284,8 @@ static uint64_t end_of_waiting(const struct reclaim *progress)
 }
 
 /* False: nobody says that there is anything. */
-static bool ask_on(struct device *device, struct reclaim *progress, const struct shortage *shortage,
-                   bool wait)
+static bool ask_on(struct pool *pool, struct device *device, struct reclaim *progress,
+                   const struct shortage *shortage, bool wait)
 {
     uint64_t end = end_of_waiting(progress);
     struct board_demand *demand =
@@ -217,36 +293,46 @@ static bool ask_on(struct device *device, struct reclaim *progress, const struct
     if (!demand)
         return false;
     /* What is pending may be there at once, and be only just on its way. */
-    uint64_t give_up_at = wait ? end : monotonic_now() + BOARD_SILENCE_NANOSECONDS;
-    struct board_progress seen = await(demand, shortage->enough, give_up_at);
+    struct question question = {
+        .pool = pool,
+        .device = device,
+        .progress = progress,
+        .shortage = shortage,
+        .give_up_at = wait ? end : monotonic_now() + BOARD_SILENCE_NANOSECONDS,
+    };
+    await(&question, demand);
     board_demand_end(demand);
     if (progress->bound == RECLAIM_DEVICE && progress->wanted)
         atomic_store_explicit(&device->series_at, monotonic_now(), memory_order_relaxed);
-    count(device, &seen);
-    if (seen.ended)
+    count(device, &question.seen);
+    if (question.seen.ended)
         progress->others.ended_until = monotonic_now() + ENDED_NANOSECONDS;
-    progress->others.given |= seen.given != 0;
-    progress->others.pend |= seen.pending != 0;
+    progress->others.given |= question.seen.given != 0;
+    progress->others.pend |= is_worth_waiting(&question);
     return true;
 }
 
-static bool others_say_that_they_have(const struct device *device, bool of_group)
+static bool others_say_that_they_have(struct pool *pool, struct device *device,
+                                      const struct reclaim *progress,
+                                      const struct shortage *shortage)
 {
-    struct board_bytes others =
-        board_others(device->board, device->board_place, device->total_bytes, of_group);
-    return others.cached + others.pending > NOTHING_BYTES;
+    struct board_bytes others = ask_board(device, progress);
+    uint64_t pending = pending_of_frees(device, progress, &(struct board_progress){0});
+    uint64_t fresh = fresh_bytes(waited_for_others(device, progress), pending);
+    uint64_t bytes = others.cached + fresh;
+    return bytes > NOTHING_BYTES &&
+           rest_of(shortage->needed, bytes) <= returnable_bytes(pool, device);
 }
 
 /* Those that are asked may have used what they said they had, or cannot give it: so each time more
  * are asked, and in the end all. */
-static void ask_until_given(struct device *device, struct reclaim *progress,
+static void ask_until_given(struct pool *pool, struct device *device, struct reclaim *progress,
                             struct shortage shortage, bool wait)
 {
     struct reclaim_others *others = &progress->others;
     uint64_t until = monotonic_now() + EMPTY_NANOSECONDS;
-    while (ask_on(device, progress, &shortage, wait) && !others->given && !others->pend &&
-           others_say_that_they_have(device, progress->bound == RECLAIM_GROUP) &&
-           monotonic_now() < until)
+    while (ask_on(pool, device, progress, &shortage, wait) && !others->given && !others->pend &&
+           others_say_that_they_have(pool, device, progress, &shortage) && monotonic_now() < until)
         shortage.bytes = smaller_of(2 * shortage.bytes, device->total_bytes);
 }
 
@@ -289,7 +375,7 @@ static void ask_each(struct pool *pool, struct device *wanted, struct reclaim *p
     struct device *device = wanted ? wanted : registry_devices(&pool->registry);
     for (; device && hope; device = wanted ? NULL : device->next)
         if (device->board)
-            ask_until_given(device, progress, *shortage, wait);
+            ask_until_given(pool, device, progress, *shortage, wait);
     progress->others.demand = shortage->bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * shortage->bytes;
 }
 
@@ -317,8 +403,7 @@ bool neighbours_ask(struct pool *pool, struct device *wanted, struct reclaim *pr
 
 void neighbours_note_failure(const struct device *device, const struct reclaim *progress)
 {
-    /* What is wanted is reserved, too. */
-    uint64_t own = rest_of(device_reserved(device), progress->rounded) +
+    uint64_t own = reserved_before(device, progress) +
                    atomic_load_explicit(&device->managed_bytes, memory_order_relaxed);
     uint64_t taken = rest_of(device->total_bytes, progress->others.left);
     if (progress->bound == RECLAIM_DEVICE && progress->others.demand && progress->wanted)

@@ -8,7 +8,8 @@
  *
  * No lock is held, so two processes that ask each other both get their answers. All waits are
  * bounded: for an answer by BOARD_SILENCE_NANOSECONDS, for what others have pending until
- * LAST_RESORT_NANOSECONDS after the first step of reclaim, like the process's own fences.
+ * LAST_RESORT_NANOSECONDS after the first step of reclaim, like the process's own fences, and by
+ * the same rule (waiting.h).
  */
 #ifndef CUDAPOOL_CORE_NEIGHBOURS_H
 #define CUDAPOOL_CORE_NEIGHBOURS_H

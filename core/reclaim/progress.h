@@ -45,8 +45,10 @@ struct reclaim {
     uint64_t started;     /* nanoseconds of the monotonic clock; 0: not yet */
     uint64_t give_up_at;  /* of wait_for_the_rest of struct kind: on the same clock */
     uint64_t seen;        /* of what other threads may change, as the first step began */
-    bool in_stream_order; /* for an allocation in a stream's order: what streams have left pending
-                             is asked about, but not waited for, as the driver does not */
+    bool unreserved;      /* what is wanted counts in no sum of the pool's: the memory is the
+                             program's and the driver's business alone */
+    bool in_stream_order; /* for an allocation in a stream's order: the driver would not have waited
+                             for what others free meanwhile */
     struct reclaim_others others;
 };
 

@@ -5,8 +5,10 @@
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
+#include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
 #include "neighbours.h"
+#include "waiting.h"
 
 /* How long a call is tried again that may concern any device: nobody knows how much it needs of
  * which, and each time all that is cached goes back. */
@@ -18,32 +20,6 @@
 /* Giving back costs milliseconds however little it is, so it is at least this share of what is
  * cached. */
 #define RELEASE_SHARE 8u
-
-struct kept_bytes kept_bytes(struct pool *pool, struct device *device)
-{
-    struct kept_bytes sum = {0, 0, 0};
-    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        if ((*kind)->add_kept && !(*kind)->is_the_machines)
-            (*kind)->add_kept(pool, device, &sum);
-    return sum;
-}
-
-struct kept_bytes kept_bytes_of_machine(struct pool *pool)
-{
-    struct kept_bytes sum = {0, 0, 0};
-    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        if ((*kind)->add_kept && (*kind)->is_the_machines)
-            (*kind)->add_kept(pool, NULL, &sum);
-    return sum;
-}
-
-uint64_t bytes_the_driver_keeps(struct pool *pool, struct device *device)
-{
-    uint64_t sum = 0;
-    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        sum += (*kind)->driver_keeps ? (*kind)->driver_keeps(pool, device) : 0;
-    return sum;
-}
 
 /* Whether what the kind gives back may be what is missing. For a call that may concern any device
  * nobody knows. */
@@ -119,11 +95,26 @@ static bool release_some_clean(struct pool *pool, struct device *device, struct 
     return released != 0;
 }
 
-/* The fences of a context serve all its kinds. */
-static void wait_for_fences(struct pool *pool, struct device *device, uint64_t give_up_at)
+/* What went back behind a barrier is the driver's soon after the barrier's fence is over. */
+static void wait_for_frees_of(struct pool *pool, struct context *context,
+                              const struct reclaim *progress)
+{
+    uint64_t end = progress->started + LAST_RESORT_NANOSECONDS;
+    epoch_wait_for_frees(pool, context, progress->started, end);
+    uint64_t started = monotonic_now();
+    while (!return_is_over(pool, context) && monotonic_now() - started < TELL_NANOSECONDS)
+        patient_nap(started);
+}
+
+/* The fences of a context serve all its kinds. Those that are not waited for are asked about. */
+static void wait_for_fences(struct pool *pool, struct device *device,
+                            const struct reclaim *progress)
 {
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
-        epoch_wait_for_frees(pool, c, give_up_at);
+        if (may_wait_for_frees(pool, device, c, progress))
+            wait_for_frees_of(pool, c, progress);
+        else
+            epoch_ask_all(pool, c);
 }
 
 /* What has been waited for. Whether there was anything. */
@@ -205,7 +196,7 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
         /* Nothing of the machine's goes back beside a context's work: that is waited for later. */
         if (progress->bound == RECLAIM_MACHINE)
             return false;
-        wait_for_fences(pool, device, progress->started + LAST_RESORT_NANOSECONDS);
+        wait_for_fences(pool, device, progress);
         return release_waited_for(pool, device, progress);
     case RECLAIM_DRIVER:
         if (progress->bound == RECLAIM_MACHINE)
@@ -261,15 +252,6 @@ static uint64_t sum_of_changes(struct pool *pool, struct device *device,
     return sum;
 }
 
-/* Bytes that would be free if everything were given back that who waits may hope for. */
-static uint64_t returnable_bytes(struct pool *pool, struct device *device)
-{
-    uint64_t sum = 0;
-    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        sum += (*kind)->returnable ? (*kind)->returnable(pool, device) : 0;
-    return sum;
-}
-
 /* Memory that this thread gave back may have gone to another thread, whose own is still on the way,
  * or others may have moved theirs between two looks of this thread's: without the pool there would
  * have been enough for all. */
@@ -291,36 +273,6 @@ static bool try_once_more(struct pool *pool, struct device *device, struct recla
     return monotonic_now() - progress->started < LAST_RESORT_NANOSECONDS;
 }
 
-/* What is kept, the most of two looks: memory that has gone back to the driver after the first one
- * may be missing in what the driver said before that. */
-static uint64_t most_kept(struct pool *pool, struct device *device, uint64_t before)
-{
-    return larger_of(returnable_bytes(pool, device), before);
-}
-
-static bool fits_in_limit(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    uint64_t before = returnable_bytes(pool, device);
-    uint64_t reserved = device_reserved(device);
-    uint64_t kept = most_kept(pool, device, before);
-    return reserved < kept || reserved - kept <= device->limit - bytes;
-}
-
-static bool fits_in_group(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    uint64_t before = returnable_bytes(pool, device);
-    uint64_t left = device_group_left(device);
-    return left + most_kept(pool, device, before) >= bytes;
-}
-
-static bool fits_in_device(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    uint64_t before = returnable_bytes(pool, device);
-    size_t left, total;
-    CUresult result = driver_memory_info(pool->driver, &left, &total);
-    return result == CUDA_SUCCESS && left + most_kept(pool, device, before) >= bytes;
-}
-
 /* Whoever has taken blocks out of a heap counts them as returning under the same lock. */
 static bool others_have_begun_to_give_back(struct pool *pool, struct device *device)
 {
@@ -335,18 +287,7 @@ static bool others_have_begun_to_give_back(struct pool *pool, struct device *dev
 /* Whether there would be enough if all that is kept were given back, or may be. */
 static bool could_fit(struct pool *pool, struct device *device, const struct reclaim *progress)
 {
-    if (others_have_begun_to_give_back(pool, device))
-        return true;
-    switch (progress->bound) {
-    case RECLAIM_LIMIT:
-        return fits_in_limit(pool, device, progress->wanted);
-    case RECLAIM_GROUP:
-        return fits_in_group(pool, device, progress->wanted);
-    case RECLAIM_MACHINE:
-        return true; /* nobody tells how much of the machine's memory may be pinned */
-    default:
-        return fits_in_device(pool, device, progress->wanted);
-    }
+    return others_have_begun_to_give_back(pool, device) || request_may_fit(pool, device, progress);
 }
 
 static bool others_are_at_it(struct pool *pool, struct device *device,

@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kept.h"
+
 #include "progress.h"
 
 struct context;
@@ -28,14 +30,5 @@ struct pool;
  * thread has given back. Of what others have pending nothing is waited for before all that this
  * process has pending is over. */
 bool reclaim_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
-
-/* What all kinds hold of the device (NULL: of all devices), and what they hold of the machine's
- * memory, in bytes. Of the moment: threads go on meanwhile. */
-struct kept_bytes kept_bytes(struct pool *pool, struct device *device);
-struct kept_bytes kept_bytes_of_machine(struct pool *pool);
-
-/* Bytes of the device that pools of the driver's hold because of what was given back. The driver is
- * asked. */
-uint64_t bytes_the_driver_keeps(struct pool *pool, struct device *device);
 
 #endif

@@ -45,18 +45,30 @@ static enum failure refused_by(const struct device *device, enum reclaim_bound b
     return by_group ? FAILURE_GROUP : FAILURE_LIMIT;
 }
 
-bool reserve_take(struct pool *pool, struct context *context, uint64_t bytes, bool in_stream_order,
-                  uint64_t *since, enum failure *failure)
+static bool take_after_reclaim(struct pool *pool, struct device *device, uint64_t bytes,
+                               struct reclaim progress, uint64_t *since, enum failure *failure)
 {
-    no_lock_may_be_held_behind(LOCK_PRIMARY);
-    struct device *device = context->device;
-    struct reclaim progress = {
-        .bytes = bytes, .wanted = bytes, .in_stream_order = in_stream_order, .started = *since};
-    bool taken = take(device, bytes, &progress.bound);
+    bool taken = false;
     while (!taken && bytes <= device->limit && reclaim_for_retry(pool, device, &progress))
         taken = take(device, bytes, &progress.bound);
     *since = progress.started;
     if (!taken)
         *failure = refused_by(device, progress.bound);
     return taken;
+}
+
+bool reserve_take(struct pool *pool, struct context *context, uint64_t bytes, bool in_stream_order,
+                  uint64_t *since, enum failure *failure)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    struct device *device = context->device;
+    enum reclaim_bound bound;
+    if (take(device, bytes, &bound))
+        return true;
+    struct reclaim progress = {.bytes = bytes,
+                               .wanted = bytes,
+                               .in_stream_order = in_stream_order,
+                               .started = *since,
+                               .bound = bound};
+    return take_after_reclaim(pool, device, bytes, progress, since, failure);
 }

@@ -26,15 +26,27 @@ static int read_text(struct document *document, const char *text, size_t bytes,
     return read_root(document, document_parse(document, text, bytes), settings);
 }
 
+static void hint_at_shipped(const char *source, char *hint, size_t bytes)
+{
+    const char *nearest = shipped_config_nearest(source);
+
+    snprintf(hint, bytes, "%s%s%s", nearest == NULL ? "" : "; did you mean ",
+             nearest == NULL ? "" : nearest, nearest == NULL ? "" : "?");
+}
+
 static int read_source(struct document *document, const char *source, struct settings *settings)
 {
     const struct shipped_config *shipped = shipped_config_named(source);
+    char hint[64];
 
     document->file = source;
     if (shipped != NULL)
         return read_text(document, shipped->text, (size_t)(shipped->end - shipped->text), settings);
-    if (source[0] != '{')
+    if (source[0] != '{') {
+        hint_at_shipped(source, hint, sizeof(hint));
+        document->hint = hint;
         return read_root(document, document_load(document, SETTINGS_FILE_MAX), settings);
+    }
     document->file = "CUDAPOOL_CONFIG";
     return read_text(document, source, strlen(source), settings);
 }

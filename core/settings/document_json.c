@@ -15,6 +15,7 @@
 
 #include "core/base/one_line.h"
 #include "core/base/scratch.h"
+#include "mistake_json.h"
 
 /* What a value may take of an error line. */
 #define FOUND_BYTES 80
@@ -29,7 +30,7 @@ static void write_error(const struct document *document, const char *place, cons
 
     snprintf(error, error_bytes, "%s: %s%s%s", document->file, placed ? place : "",
              placed ? ": " : "", message);
-    replace_control_characters(error);
+    make_printable(error, error_bytes);
 }
 
 int document_fail(const struct document *document, const char *place, const char *format, ...)
@@ -52,10 +53,12 @@ int document_fail(const struct document *document, const char *place, const char
 /* As JSON spells it, with a point: 8.0 is not an integer. */
 static void describe_real(const json_t *value, char found[FOUND_BYTES])
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+    size_t bytes =
+        json_dumpb(value, found, FOUND_BYTES - 1, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
 
-    snprintf(found, FOUND_BYTES, "%s", text == NULL ? "a number" : text);
-    free(text);
+    if (bytes == 0 || bytes >= FOUND_BYTES)
+        bytes = (size_t)snprintf(found, FOUND_BYTES, "a number");
+    found[bytes] = '\0';
 }
 
 /* A value in few words: numbers and short strings as they are, the rest by its type. */
@@ -69,7 +72,8 @@ static void describe(const json_t *value, char found[FOUND_BYTES])
         snprintf(found, FOUND_BYTES, "an array");
         break;
     case JSON_STRING:
-        snprintf(found, FOUND_BYTES, "\"%.48s\"%s", json_string_value(value),
+        snprintf(found, FOUND_BYTES, "\"%.*s\"%s",
+                 (int)whole_characters(json_string_value(value), 48), json_string_value(value),
                  json_string_length(value) > 48 ? " (cut off)" : "");
         break;
     case JSON_INTEGER:
@@ -117,7 +121,8 @@ static int open_file(const struct document *document)
                  : open(document->file, O_RDONLY | O_CLOEXEC | O_NOCTTY | patience);
 
     if (fd < 0)
-        return document_fail(document, NULL, "cannot be opened: %s", strerror(errno));
+        return document_fail(document, NULL, "cannot be opened: %s%s", strerror(errno),
+                             errno == ENOENT && document->hint != NULL ? document->hint : "");
     if (fstat(fd, &status) == 0 &&
         (S_ISREG(status.st_mode) || (document->waits && !S_ISDIR(status.st_mode))))
         return fd;
@@ -169,6 +174,20 @@ static int refuse_nul_bytes(const struct document *document, const char *text, s
     return document_fail(document, NULL, "line %d, column %d: a NUL byte", line, column);
 }
 
+static void refuse_syntax(const struct document *document, const char *text, size_t bytes,
+                          const json_error_t *error)
+{
+    size_t read = error->position < 0 ? 0 : (size_t)error->position;
+    struct json_mistake mistake = json_find_mistake(text, read < bytes ? read + 1 : bytes);
+
+    if (mistake.what != NULL)
+        document_fail(document, NULL, "line %d, column %d: %s", mistake.line, mistake.column,
+                      mistake.what);
+    else
+        document_fail(document, NULL, "line %d, column %d: %s", error->line, error->column,
+                      error->text);
+}
+
 json_t *document_parse(const struct document *document, const char *text, size_t bytes)
 {
     json_error_t error;
@@ -181,8 +200,7 @@ json_t *document_parse(const struct document *document, const char *text, size_t
         return NULL;
     json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     if (value == NULL)
-        document_fail(document, NULL, "line %d, column %d: %s", error.line, error.column,
-                      error.text);
+        refuse_syntax(document, text, bytes, &error);
     return value;
 }
 
@@ -253,34 +271,20 @@ json_t *document_load(const struct document *document, size_t most_bytes)
     return value;
 }
 
-/* The bytes of the UTF-8 character that text begins with, or 0. */
-static size_t character_length(const char *text)
-{
-    size_t most = strnlen(text, 4);
-
-    for (size_t length = 1; length <= most; length++) {
-        json_t *character = json_stringn(text, length);
-        if (character != NULL) {
-            json_decref(character);
-            return length;
-        }
-    }
-    return 0;
-}
-
-json_t *json_string_of_any_bytes(const char *text)
+json_t *json_string_of_any_bytes(const char *text, size_t most)
 {
     json_t *string = json_string(text);
-    char *copy = string == NULL ? scratch_malloc(strlen(text) + 1) : NULL;
+    char *copy = string == NULL ? scratch_malloc(strlen(text) * PRINTABLE_BYTES + 1) : NULL;
+    char piece[PRINTABLE_BYTES];
 
     if (copy == NULL)
         return string;
-    memcpy(copy, text, strlen(text) + 1);
-    for (char *rest = copy; *rest != '\0';) {
-        size_t length = character_length(rest);
-        if (length == 0)
-            *rest = '?';
-        rest += length == 0 ? 1 : length;
+    for (char *end = copy; *text != '\0';) {
+        size_t length = take_printable(&text, piece);
+        if ((size_t)(end - copy) + length >= most)
+            break;
+        memcpy(end, piece, length + 1);
+        end += length;
     }
     string = json_string(copy);
     scratch_free(copy);

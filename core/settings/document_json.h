@@ -28,6 +28,7 @@ struct document {
     document_complaint *each;
     void *each_context;
 
+    const char *hint; /* appended where the file is not there; NULL: nothing */
     bool waits; /* files that are not regular are read as well, to their end, and - is stdin */
 };
 
@@ -48,9 +49,9 @@ int document_fail(const struct document *document, const char *place, const char
 int document_refuse(const struct document *document, const char *place, const json_t *found,
                     const char *allowed);
 
-/* The text as a new JSON string, each byte that is not part of valid UTF-8 replaced by a question
- * mark. NULL where memory is short. */
-json_t *json_string_of_any_bytes(const char *text);
+/* The text as a new JSON string. Where it is no UTF-8 it is escaped (core/base/one_line.h), and cut
+ * before it has `most` bytes: who reads it has no room for more. NULL where memory is short. */
+json_t *json_string_of_any_bytes(const char *text, size_t most);
 
 /* The object where status is 0; otherwise NULL, and the object is gone. */
 json_t *json_unless_failed(json_t *object, int status);

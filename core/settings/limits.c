@@ -79,7 +79,7 @@ static bool read_bytes(const char *text, uint64_t *bytes)
 
 static void complain_of(struct reader *reader, const char *name, const char *value)
 {
-    char line[256];
+    char line[512];
     if (!reader->complain)
         return;
     snprintf(
@@ -87,7 +87,7 @@ static void complain_of(struct reader *reader, const char *name, const char *val
         "%s: found \"%.64s\", allowed are at least 1 MiB as bytes, or a number with k, m or g; "
         "the program runs without this limit",
         name, value);
-    replace_control_characters(line);
+    make_printable(line, sizeof line);
     reader->complain(line);
     reader->complain = NULL;
 }

@@ -10,13 +10,11 @@
 struct decimal {
     uint64_t digits;
     unsigned decimals;
+    bool is_cut; /* there were more digits than there is room for */
 };
 
-/* Longer numbers would leave 64 bits. */
+/* Digits that count, without zeros before and after them; more would leave 64 bits. */
 #define DIGITS_MAX 18
-
-/* Integers up to here are exact in a double. */
-#define EXACT_IN_DOUBLE (1ull << 53)
 
 struct unit {
     const char *name;
@@ -54,38 +52,13 @@ static bool is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
-/* Takes digits off the text; their number, or -1 where there are too many. */
-static int take_digits(const char **text, uint64_t *digits, int taken)
+static size_t count_digits(const char *text)
 {
-    int count = 0;
+    size_t count = 0;
 
-    while (is_digit(**text)) {
-        if (++count + taken > DIGITS_MAX)
-            return -1;
-        *digits = *digits * 10 + (uint64_t)(**text - '0');
-        ++*text;
-    }
+    while (is_digit(text[count]))
+        count++;
     return count;
-}
-
-/* Takes "12" or "1.25" and one space that may follow it off the text. */
-static bool take_decimal(const char **text, struct decimal *number)
-{
-    number->digits = 0;
-    number->decimals = 0;
-    int whole = take_digits(text, &number->digits, 0);
-    if (whole <= 0)
-        return false;
-    if (**text == '.') {
-        ++*text;
-        int decimals = take_digits(text, &number->digits, whole);
-        if (decimals <= 0)
-            return false;
-        number->decimals = (unsigned)decimals;
-    }
-    if (**text == ' ')
-        ++*text;
-    return true;
 }
 
 static uint64_t power_of_ten(unsigned exponent)
@@ -97,13 +70,46 @@ static uint64_t power_of_ten(unsigned exponent)
     return power;
 }
 
+/* Appends digits while there is room. How many. */
+static size_t append_digits(struct decimal *number, const char *text, size_t count)
+{
+    size_t i = 0;
+
+    for (; i < count && number->digits < power_of_ten(DIGITS_MAX - 1); i++)
+        number->digits = number->digits * 10 + (uint64_t)(text[i] - '0');
+    return i;
+}
+
+/* Takes "12" or "1.25" and one space that may follow it off the text. */
+static bool take_decimal(const char **text, struct decimal *number)
+{
+    size_t whole = count_digits(*text);
+    const char *rest = *text + whole, *decimals = rest + 1;
+    size_t count = *rest == '.' ? count_digits(decimals) : 0;
+
+    if (whole == 0 || (*rest == '.' && count == 0))
+        return false;
+    if (*rest == '.')
+        rest = decimals + count;
+    while (count > 0 && decimals[count - 1] == '0')
+        count--;
+    *number = (struct decimal){0};
+    if (append_digits(number, *text, whole) < whole)
+        return false;
+    number->decimals =
+        (unsigned)append_digits(number, decimals, count < DIGITS_MAX ? count : DIGITS_MAX);
+    number->is_cut = number->decimals < count;
+    *text = rest + (*rest == ' ');
+    return true;
+}
+
 /* number times worth, where that is a whole number of 64 bits. */
 static bool scale(const struct decimal *number, uint64_t worth, uint64_t *result)
 {
     unsigned __int128 product = (unsigned __int128)number->digits * worth;
     uint64_t divisor = power_of_ten(number->decimals);
 
-    if (product % divisor != 0 || product / divisor > UINT64_MAX)
+    if (number->is_cut || product % divisor != 0 || product / divisor > UINT64_MAX)
         return false;
     *result = (uint64_t)(product / divisor);
     return true;
@@ -171,24 +177,27 @@ uint8_t time_spelling(const char *text)
     return unit == NULL ? SPELLED_AS_USUAL : (uint8_t)(unit - time_units + SPELLED_IN_UNITS);
 }
 
-static bool real_from_decimal(const struct decimal *number, double *value)
+/* Both are exact in a long double, which has 64 bits or more for the digits. */
+static double real_from_decimal(const struct decimal *number)
 {
-    if (number->digits > EXACT_IN_DOUBLE)
-        return false;
-    /* Both are exact (10 to the 18th is), so the quotient is the nearest double. */
-    *value = (double)number->digits / (double)power_of_ten(number->decimals);
-    return true;
+    return (double)((long double)number->digits / (long double)power_of_ten(number->decimals));
+}
+
+static bool is_more_than_hundred(const struct decimal *number)
+{
+    unsigned __int128 hundred = (unsigned __int128)100 * power_of_ten(number->decimals);
+
+    return number->digits > hundred || (number->digits == hundred && number->is_cut);
 }
 
 static bool share_from_text(const char *text, double *percent)
 {
     struct decimal number;
-    double value;
 
     if (!take_decimal(&text, &number) || strcmp(text, "%") != 0 ||
-        !real_from_decimal(&number, &value) || value > 100)
+        (number.is_cut && number.digits == 0) || is_more_than_hundred(&number))
         return false;
-    *percent = value;
+    *percent = real_from_decimal(&number);
     return true;
 }
 
@@ -330,15 +339,16 @@ static void point_for_locale_sign(char *text)
 static bool reads_as(const char *text, double value)
 {
     struct decimal number;
-    double read;
 
-    return take_decimal(&text, &number) && real_from_decimal(&number, &read) && read >= value &&
-           read <= value;
+    if (!take_decimal(&text, &number))
+        return false;
+    double read = real_from_decimal(&number);
+    return read >= value && read <= value;
 }
 
 void real_to_text(double value, char text[QUANTITY_TEXT_BYTES])
 {
-    for (int decimals = 0; decimals < DIGITS_MAX; decimals++) {
+    for (int decimals = 0; decimals <= DIGITS_MAX; decimals++) {
         snprintf(text, QUANTITY_TEXT_BYTES, "%.*f", decimals, value);
         point_for_locale_sign(text);
         if (reads_as(text, value))

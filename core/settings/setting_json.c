@@ -305,6 +305,11 @@ static json_t *time_to_json(uint64_t nanoseconds, uint8_t spelling)
     return json_string(text);
 }
 
+static json_t *name_to_json(const char *name, size_t bytes)
+{
+    return *name == '\0' ? json_null() : json_string_of_any_bytes(name, bytes);
+}
+
 const struct setting_value *setting_current_value(const struct setting *setting,
                                                   const struct settings *settings)
 {
@@ -337,8 +342,9 @@ json_t *setting_to_json(const struct setting *setting, const struct settings *se
     case SETTING_TIME:
         return time_to_json(*(const uint64_t *)field, setting_spelling(setting, settings));
     case SETTING_FILE:
+        return name_to_json(field, SETTINGS_PATH_MAX);
     case SETTING_NAME:
-        return *(const char *)field == '\0' ? json_null() : json_string_of_any_bytes(field);
+        return name_to_json(field, SETTINGS_NAME_BYTES);
     }
     return NULL;
 }

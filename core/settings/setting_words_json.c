@@ -112,5 +112,5 @@ void setting_to_words(const struct setting *setting, const struct settings *sett
         value_in_words(setting, settings, value, sizeof(value));
         fill_in(setting->means, value, text, SETTING_TEXT_BYTES);
     }
-    replace_control_characters(text);
+    make_printable(text, SETTING_TEXT_BYTES);
 }

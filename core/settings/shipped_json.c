@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "core/base/nearest.h"
+
 /* EMBEDDED(symbol, file): the file's bytes, from the source directory, where the build runs. */
 #define EMBEDDED(symbol, file)                                                                     \
     __asm__(".pushsection .rodata\n" #symbol ":\n.incbin \"" file "\"\n" #symbol                   \
@@ -53,6 +55,15 @@ const struct shipped_config *shipped_config_named(const char *name)
         if (strcmp(files[i].name, name) == 0)
             return &files[i];
     return NULL;
+}
+
+const char *shipped_config_nearest(const char *name)
+{
+    const char *names[CONFIGS];
+
+    for (size_t i = 0; i < CONFIGS; i++)
+        names[i] = files[i].name;
+    return nearest_word(name, names, CONFIGS);
 }
 
 const struct shipped_config *shipped_schema(void)

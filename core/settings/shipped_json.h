@@ -20,6 +20,9 @@ const struct shipped_config *shipped_config_at(size_t index);
 /* NULL where there is none of this name. A path, such as ./strict, is no name. */
 const struct shipped_config *shipped_config_named(const char *name);
 
+/* The name that a misspelt one was meant to be; NULL where it is like none. */
+const char *shipped_config_nearest(const char *name);
+
 /* The JSON Schema of settings files. */
 const struct shipped_config *shipped_schema(void);
 

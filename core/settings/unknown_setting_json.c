@@ -9,35 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/nearest.h"
 #include "settings_table_json.h"
-
-/* One step of the edit distance: the cheapest of deleting, inserting and replacing. */
-static size_t cheapest(size_t deleted, size_t inserted, size_t replaced)
-{
-    size_t least = deleted < inserted ? deleted : inserted;
-
-    return replaced < least ? replaced : least;
-}
-
-/* How many characters must change to make one text of the other; only the first 63 count. */
-static size_t edit_distance(const char *from, const char *to)
-{
-    size_t row[64];
-    size_t from_length = strnlen(from, 63), to_length = strnlen(to, 63);
-
-    for (size_t j = 0; j <= to_length; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= from_length; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= to_length; j++) {
-            size_t above = row[j];
-            row[j] = cheapest(above + 1, row[j - 1] + 1, diagonal + (from[i - 1] != to[j - 1]));
-            diagonal = above;
-        }
-    }
-    return row[to_length];
-}
 
 /* How far an unknown key is from the path that ends with length: mostly how its own name is
  * spelled, and then whether it stands in the right object. */

@@ -56,9 +56,22 @@ struct mempool {
                               Relaxed: it only says how much is worth keeping */
     _Atomic uint64_t
         used_high; /* bytes used by the program of our blocks, the most that was seen */
-    _Atomic uint64_t kept_high; /* bytes of our blocks, at most. Relaxed, both: they are told */
-    struct mempool *next;       /* written before it is listed */
+    _Atomic uint64_t counted_high; /* mempool_counted, at most. Relaxed, both: they are told */
+    _Atomic uint64_t come, gone;   /* bytes of all blocks ever: see mempool_block_comes */
+    _Atomic uint64_t gone_before;  /* gone, before the driver last began its own highest anew */
+    _Atomic uint64_t stays; /* bytes of blocks that are gone, and that the driver counts all the
+                               same: its cuMemFree has freed them */
+    struct mempool *next;   /* written before it is listed */
 };
+
+/* Raises one of the highest that were seen. */
+static inline void mempool_raise(_Atomic uint64_t *high, uint64_t value)
+{
+    uint64_t seen = atomic_load_explicit(high, memory_order_relaxed);
+    while (seen < value && !atomic_compare_exchange_weak_explicit(
+                               high, &seen, value, memory_order_relaxed, memory_order_relaxed))
+        continue;
+}
 
 static inline bool mempool_is_open(const struct mempool *mempool)
 {
@@ -73,6 +86,36 @@ static inline CUmemoryPool mempool_handle(const struct mempool *mempool)
 static inline void mempool_use(struct mempool *mempool)
 {
     atomic_fetch_add(&mempool->users, 1);
+}
+
+/* Bytes of the blocks that there are; and with those that the driver counts all the same. */
+static inline uint64_t mempool_kept(const struct mempool *mempool)
+{
+    uint64_t gone = atomic_load(&mempool->gone);
+    return atomic_load(&mempool->come) - gone;
+}
+
+static inline uint64_t mempool_counted(const struct mempool *mempool)
+{
+    uint64_t kept = mempool_kept(mempool);
+    return kept + atomic_load(&mempool->stays);
+}
+
+/* The driver is about to be asked for a block of ours; it has refused it, or has had it back, or
+ * the block is not ours after all. So at every moment
+ *
+ *   bytes of our blocks that the driver counts as used <= mempool_counted
+ *
+ * whichever list a block is on, and on its way there and back. */
+static inline void mempool_block_comes(struct mempool *mempool, uint64_t bytes)
+{
+    atomic_fetch_add(&mempool->come, bytes);
+    mempool_raise(&mempool->counted_high, mempool_counted(mempool));
+}
+
+static inline void mempool_block_is_gone(struct mempool *mempool, uint64_t bytes)
+{
+    atomic_fetch_add(&mempool->gone, bytes);
 }
 
 /* The release pairs with the look at the users before the record is another pool's. */

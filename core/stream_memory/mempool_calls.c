@@ -7,7 +7,6 @@
 #include "mempool_sums.h"
 #include "mempool_unserved.h"
 #include "stream_ends.h"
-#include "stream_peaks.h"
 
 /* The driver takes device memory in chunks of so many bytes, and keeps one while any of it is used.
  */
@@ -74,8 +73,7 @@ void mempool_trim_ours(struct pool *pool)
 /* Of one pool: what the driver would give back, or has free, without what is kept free. */
 static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool ours)
 {
-    struct mempool_sum sum = mempool_sum(pool, mempool);
-    uint64_t kept = rest_of(sum.kept, sum.used);
+    uint64_t kept = rest_of(mempool_kept(mempool), mempool_sum(pool, mempool).used);
     cuuint64_t reserved = 0, used = 0;
     if ((!ours && kept == 0) ||
         !mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
@@ -84,6 +82,7 @@ static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool
         return 0;
     /* Without us the driver would keep what is left of the chunks that are used, and what the
      * program has told it to hold on to. */
+    used = rest_of(used, atomic_load(&mempool->stays));
     uint64_t held = size_class_up(rest_of(used, kept), DRIVER_CHUNK);
     uint64_t threshold = ours ? 0 : atomic_load_explicit(&mempool->kept, memory_order_relaxed);
     held = kept + larger_of(held, threshold);
@@ -110,8 +109,7 @@ static uint64_t beside_blocks_in(struct pool *pool, const struct mempool *mempoo
     if (!mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
                      &reserved))
         return 0;
-    uint64_t blocks = mempool_sum(pool, mempool).kept;
-    return reserved > blocks ? reserved - blocks : 0;
+    return rest_of(reserved, mempool_kept(mempool));
 }
 
 uint64_t mempool_beside_blocks(struct pool *pool, const struct device *device)
@@ -125,28 +123,29 @@ uint64_t mempool_beside_blocks(struct pool *pool, const struct device *device)
 
 /* ---- attributes ---- */
 
-/* What the driver counts, less what is kept free and what blocks are larger than asked for. */
-static uint64_t without_ours(const struct mempool_sum *sum, uint64_t used)
+/* What the program has of our blocks, and of the driver. */
+static uint64_t used_by_program(struct pool *pool, const struct mempool *mempool, uint64_t counted)
 {
-    uint64_t extra = rest_of(sum->kept, sum->used);
-    return rest_of(used, extra);
+    uint64_t others = mempool_others(pool, mempool, counted);
+    return mempool_sum(pool, mempool).told + others;
 }
 
-static uint64_t correct_high(struct pool *pool, struct mempool *mempool,
-                             const struct mempool_sum *sum, uint64_t driver_high)
+static uint64_t most_used_by_program(struct pool *pool, struct mempool *mempool,
+                                     uint64_t driver_high)
 {
     cuuint64_t now = 0;
     if (!mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &now))
         return driver_high;
-    uint64_t others = rest_of(now, sum->kept);
-    mempool_raise(&mempool->used_high, sum->used);
-    mempool_raise(&mempool->used_high, sum->peak);
+    uint64_t others = mempool_others(pool, mempool, now);
+    struct mempool_sum sum = mempool_sum(pool, mempool);
+    mempool_raise(&mempool->used_high, larger_of(sum.told, sum.peak));
     uint64_t high = atomic_load_explicit(&mempool->used_high, memory_order_relaxed) + others;
     /* No less than what cannot have been our blocks. */
-    uint64_t ours = atomic_load_explicit(&mempool->kept_high, memory_order_relaxed);
+    uint64_t ours = atomic_load_explicit(&mempool->counted_high, memory_order_relaxed);
     uint64_t least = rest_of(driver_high, ours);
     high = larger_of(high, least);
-    return smaller_of(high, driver_high);
+    /* What a plain free has left with the pool the driver may have had back since. */
+    return smaller_of(high, driver_high + (sum.told - sum.used));
 }
 
 void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
@@ -155,12 +154,10 @@ void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
     if (!mempool)
         return;
     cuuint64_t *bytes = value;
-    /* 0 where the pool is not served: none of its memory is ours. */
-    struct mempool_sum sum = mempool_sum(pool, mempool);
     if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
-        *bytes = without_ours(&sum, *bytes);
+        *bytes = used_by_program(pool, mempool, *bytes);
     else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-        *bytes = correct_high(pool, mempool, &sum, *bytes);
+        *bytes = most_used_by_program(pool, mempool, *bytes);
     lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && mempool->threshold_is_ours)
         *bytes = 0; /* as the driver has it unless somebody sets it */
@@ -182,6 +179,8 @@ static void threshold_was_set(struct pool *pool, struct mempool *mempool, uint64
 void mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)
 {
     struct mempool *mempool = mempool_find(pool, handle);
+    if (mempool && attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        atomic_store(&mempool->gone_before, atomic_load(&mempool->gone));
     if (!mempool || attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         return;
     lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
@@ -202,11 +201,8 @@ void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
     };
     if (attribute < sizeof flags / sizeof flags[0] && flags[attribute])
         atomic_store_explicit(flags[attribute], *(const int *)value != 0, memory_order_relaxed);
-    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
-        if (mempool->device)
-            stream_peaks_note(pool, mempool->device);
+    if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
         mempool_start_high_again(pool, mempool);
-    }
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
         threshold_was_set(pool, mempool, *(const cuuint64_t *)value);
 }

@@ -71,32 +71,6 @@ static void open_record(struct mempool *mempool, CUmemoryPool handle)
     atomic_store_explicit(&mempool->closed, false, memory_order_release);
 }
 
-/* ---- asking the driver ---- */
-
-struct relaxed_mode mempool_call_begin(const struct pool *pool)
-{
-    struct relaxed_mode none = {false, CU_STREAM_CAPTURE_MODE_RELAXED};
-    enter_driver();
-    return program_captures(&pool->captures) ? relaxed_mode_begin(pool->driver) : none;
-}
-
-void mempool_call_end(const struct pool *pool, struct relaxed_mode mode)
-{
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
-}
-
-bool mempool_ask(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
-{
-    const struct driver *driver = pool->driver;
-    if (!driver->cuMemPoolGetAttribute)
-        return false;
-    struct relaxed_mode mode = mempool_call_begin(pool);
-    CUresult result = driver->cuMemPoolGetAttribute(handle, attribute, value);
-    mempool_call_end(pool, mode);
-    return result == CUDA_SUCCESS;
-}
-
 static bool is_allowed(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)
 {
     int value = 1;
@@ -179,7 +153,7 @@ static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool ha
     mempool->follow = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES);
     mempool->opportunistic = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
     mempool->internal = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
-    mempool_start_high_again(pool, mempool);
+    mempool_begin(pool, mempool);
 }
 
 /* The device's, or one that is not served. */
@@ -229,8 +203,7 @@ static CUmemoryPool default_of(struct pool *pool, const struct device *device)
     return result == CUDA_SUCCESS ? handle : NULL;
 }
 
-/* A device's default pool is one and the same for good: the driver is asked once. */
-static CUmemoryPool known_default_of(struct pool *pool, struct device *device)
+CUmemoryPool mempool_default_of(struct pool *pool, struct device *device)
 {
     /* Relaxed: a handle is a number to us. */
     CUmemoryPool handle =
@@ -256,7 +229,7 @@ static struct nature default_pool_of(const struct pool *pool, struct device *dev
 static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
 {
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
-        if (known_default_of(pool, d) == handle)
+        if (mempool_default_of(pool, d) == handle)
             return make_known(pool, handle, default_pool_of(pool, d));
     return NULL;
 }

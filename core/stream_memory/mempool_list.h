@@ -11,6 +11,7 @@
 #include "core/driver/calls.h"
 #include "core/driver/cuda_abi.h"
 #include "mempool.h"
+#include "mempool_ask.h"
 #include "streams.h"
 
 /* More pools than this are not served at a time. */
@@ -27,6 +28,10 @@ struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle);
 /* The same where no driver call is wanted: a default pool that nobody has named yet is not found.
  */
 struct mempool *mempool_find_known(struct pool *pool, CUmemoryPool handle);
+
+/* A device's default pool, which is one and the same for good: the driver is asked once. NULL: it
+ * has none. */
+CUmemoryPool mempool_default_of(struct pool *pool, struct device *device);
 
 /* The pool with this handle, or (NULL) the device's current one, and the caller a user of it; NULL
  * where that is not served. */
@@ -61,17 +66,6 @@ void mempool_chosen(struct pool *pool);
 void mempool_know_unserved(struct pool *pool, CUmemoryPool handle, bool is_managed,
                            uint64_t threshold);
 void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone);
-
-/* ---- asking the driver ---- */
-
-/* Around calls of our own, which the program may not have been free to make: a capture of the
- * thread's may forbid them. */
-struct relaxed_mode mempool_call_begin(const struct pool *pool);
-void mempool_call_end(const struct pool *pool, struct relaxed_mode mode);
-
-/* An attribute; false where the driver does not say. */
-bool mempool_ask(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
-                 void *value);
 
 /* Where the program's release threshold and ours were set at the same time, the program's is set
  * again. */

@@ -19,26 +19,21 @@ static bool is_on_machine(const CUmemLocation *location)
     return location->type != CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-/* The process's machine, read once; NULL where memory is short. */
-static const struct machine *machine_of(struct streams *streams)
+void mempool_unserved_start(struct pool *pool)
 {
-    /* Acquire: pairs with the release below; what was read is there. */
-    struct machine *known = atomic_load_explicit(&streams->machine, memory_order_acquire);
-    struct machine *read = known ? NULL : malloc(sizeof *read);
-    if (!read)
-        return known;
-    machine_read(read, "");
-    if (atomic_compare_exchange_strong_explicit(&streams->machine, &known, read,
-                                                memory_order_release, memory_order_acquire))
-        return read;
-    free(read);
-    return known;
+    const struct byte_size *threshold = &pool->settings.stream_ordered.unserved_release_threshold;
+    struct machine *machine = threshold->unlimited ? NULL : malloc(sizeof *machine);
+    if (!machine)
+        return;
+    machine_read(machine, "");
+    machine_keep_open(machine);
+    streams_of(pool)->machine = machine;
 }
 
 static uint64_t threshold_on_machine(struct pool *pool)
 {
     const struct settings *settings = &pool->settings;
-    const struct machine *machine = machine_of(streams_of(pool));
+    const struct machine *machine = streams_of(pool)->machine;
     if (!settings->host.enabled || !machine)
         return 0;
     uint64_t cap = byte_size_resolve(&settings->host.caps.cached, machine->memory_bytes);
@@ -110,31 +105,57 @@ static bool is_to_be_trimmed(struct streams *streams, const struct mempool *memp
     return is;
 }
 
-/* Of pools that are known now, and were used since they were last trimmed for being idle. */
-static bool trim_all(struct pool *pool, bool of_machine)
+static uint64_t taken_by(struct pool *pool, const struct mempool *mempool)
+{
+    cuuint64_t bytes = 0;
+    mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
+    return bytes;
+}
+
+/* Bytes that came back. Nobody destroys the pool meanwhile. */
+static uint64_t trim_one(struct pool *pool, const struct mempool *mempool, bool *any)
+{
+    uint64_t before = taken_by(pool, mempool);
+    struct relaxed_mode mode = mempool_call_begin(pool);
+    bool trimmed = pool->driver->cuMemPoolTrimTo(mempool_handle(mempool), 0) == CUDA_SUCCESS;
+    mempool_call_end(pool, mode);
+    *any |= trimmed;
+    return trimmed ? rest_of(before, taken_by(pool, mempool)) : 0;
+}
+
+/* Of pools that are known now, and were used since they were last trimmed for being idle. any: set
+ * where there is one. The bytes that came back. */
+static uint64_t trim_all(struct pool *pool, bool of_machine, bool *any)
 {
     struct streams *streams = streams_of(pool);
-    bool any = false;
+    uint64_t bytes = 0;
     for (struct mempool *m = mempool_first(streams); m; m = m->next) {
         if (!is_to_be_trimmed(streams, m, of_machine) || !begin_call(m))
             continue;
-        struct relaxed_mode mode = mempool_call_begin(pool);
-        any |= pool->driver->cuMemPoolTrimTo(mempool_handle(m), 0) == CUDA_SUCCESS;
-        mempool_call_end(pool, mode);
+        bytes += trim_one(pool, m, any);
         atomic_fetch_sub(&m->callers, 1);
     }
-    return any;
+    return bytes;
+}
+
+uint64_t mempool_empty_unserved(struct pool *pool, bool of_machine, bool *any)
+{
+    *any = false;
+    return streams_of(pool) && pool->driver->cuMemPoolTrimTo && drivers_pools_keep(pool)
+               ? trim_all(pool, of_machine, any)
+               : 0;
 }
 
 bool mempool_trim_unserved(struct pool *pool, bool of_machine)
 {
-    return streams_of(pool) && pool->driver->cuMemPoolTrimTo && drivers_pools_keep(pool) &&
-           trim_all(pool, of_machine);
+    bool any;
+    mempool_empty_unserved(pool, of_machine, &any);
+    return any;
 }
 
 static bool machine_is_short(struct pool *pool)
 {
-    const struct machine *machine = machine_of(streams_of(pool));
+    const struct machine *machine = streams_of(pool)->machine;
     return machine && machine_memory_missing(machine, 0) != 0;
 }
 
@@ -143,9 +164,10 @@ static void release_if_idle(struct pool *pool, uint64_t now)
 {
     uint64_t span = pool->settings.stream_ordered.release_after_idle_ns;
     uint32_t watched = DRIVERS_POOLS_WATCHED;
+    bool any = false;
     if (span && now - streams_of(pool)->unserved_used_at >= span &&
         atomic_compare_exchange_strong(&pool->drivers_pools, &watched, DRIVERS_POOLS_NONE))
-        trim_all(pool, true);
+        trim_all(pool, true, &any);
 }
 
 uint64_t mempool_look_after_unserved(struct pool *pool, uint64_t now)

@@ -35,6 +35,9 @@
 
 struct pool;
 
+/* As the pool starts: reads of the machine what is needed where the settings have a threshold. */
+void mempool_unserved_start(struct pool *pool);
+
 /* The program was given this pool, by a call that names what its memory is. Nothing happens where
  * the settings leave such pools alone, for memory that is a device's own, or where the pool is
  * known. */
@@ -51,6 +54,9 @@ void mempool_await_callers(struct mempool *mempool);
 /* Memory is short, on a device or on the machine: gives back what they keep. False: they are not in
  * use. */
 bool mempool_trim_unserved(struct pool *pool, bool of_machine);
+
+/* Does the same. The bytes that came back; *any: what mempool_trim_unserved answers. */
+uint64_t mempool_empty_unserved(struct pool *pool, bool of_machine, bool *any);
 
 /* Called by the housekeeper alone, see leave_to_machine of struct kind. */
 uint64_t mempool_look_after_unserved(struct pool *pool, uint64_t now);

@@ -96,7 +96,9 @@ struct stream {
     struct own_event *discarded; /* that nobody will use again: to be destroyed without the lock */
     struct own_event *marker;    /* recorded over and over: see own_event_mark */
     uint64_t vain_stamp, vain_until,
-        vain_ns;         /* see own_events_query_sparingly, which writes them */
+        vain_ns;                    /* see own_events_query_sparingly, which writes them */
+    uint64_t waited_for, waited_at; /* stamps: up to the first was waited for without success, when
+                                       what was over was up to the second. stream_release.c */
     counter outstanding; /* of those; read without the lock where a look too few does no harm */
     _Atomic unsigned events_wanted; /* so many frees record an event: another stream has looked for
                                        one in vain. Relaxed: it orders nothing */

@@ -1,18 +1,18 @@
 #include "stream_aside.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 #include "core/base/clock.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
+#include "mempool_sums.h"
 #include "own_events.h"
 #include "stream_hands.h"
 #include "stream_parts.h"
 
-/* So often somebody yields who waits for parts that other threads are just taking home. */
-#define YIELDS_MOST 1000u
+/* So long somebody waits for parts that other threads are just taking home: nanoseconds. */
+#define AWAIT_NANOSECONDS (UINT64_C(10) * 1000 * 1000)
 
 /* ---- going home ---- */
 
@@ -29,7 +29,7 @@ static void free_plainly(struct pool *pool, const struct stream_block *whole)
         pinned = context;
     }
     bool current = context && context_push(pool, context, &pushed);
-    pool->driver->cuMemFree_v2(block_address(&whole->block));
+    stream_block_free_plainly(pool->driver, whole);
     if (current)
         context_pop(pool, pushed);
     if (pinned)
@@ -40,6 +40,7 @@ void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUst
 {
     struct stream *stream = shelf_of(whole)->stream;
     uint64_t started = monotonic_now();
+    mempool_move_begin(streams_of(pool));
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     if (handle)
@@ -53,6 +54,7 @@ void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUst
     bucket_count_return(whole->block.bucket->counters, EVICTION_MEMORY, nanoseconds);
     lock_give(&stream->lock);
     stream_block_gone(pool, whole);
+    mempool_move_end(streams_of(pool));
 }
 
 /* A part of a segment that is lost, counted nowhere. */
@@ -362,8 +364,8 @@ void stream_aside_go_home(struct pool *pool, const struct device *device,
 
 void stream_aside_await_others(const struct streams *streams)
 {
-    for (unsigned i = 0;
-         i < YIELDS_MOST && atomic_load_explicit(&streams->going_home, memory_order_acquire) != 0;
-         i++)
-        sched_yield();
+    uint64_t started = monotonic_now();
+    while (atomic_load_explicit(&streams->going_home, memory_order_acquire) != 0 &&
+           monotonic_now() - started < AWAIT_NANOSECONDS)
+        patient_nap(started);
 }

@@ -3,12 +3,14 @@
 #include "core/base/clock.h"
 #include "core/base/numbers.h"
 #include "core/contexts/device.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/room.h"
 #include "mempool.h"
+#include "mempool_sums.h"
 #include "own_event_record.h"
 #include "own_events.h"
 #include "stream_find.h"
@@ -260,41 +262,50 @@ CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
     CUdeviceptr address = block_address(&block->block);
     stream_block_leave(pool, block);
     uint64_t started = monotonic_now();
+    mempool_move_begin(streams_of(pool));
     enter_driver();
-    CUresult result = release(pool, address, argument);
+    CUresult result = release(pool, block, argument);
     leave_driver();
     uint64_t nanoseconds = monotonic_now() - started;
-    if (!driver_is_rid_of(pool->driver, address, result)) {
+    if (driver_is_rid_of(pool->driver, address, result)) {
+        use_forget(pool, block);
+        stream_block_left(pool, block, nanoseconds);
+    } else {
         stream_block_came_back(pool, block);
-        return result;
     }
-    use_forget(pool, block);
-    stream_block_left(pool, block, nanoseconds);
+    mempool_move_end(streams_of(pool));
     return result;
 }
 
 /* The driver knows nothing of the block's last free in a stream's order. */
-static CUresult call_plain_free(struct pool *pool, CUdeviceptr address, const void *argument)
+static CUresult call_plain_free(struct pool *pool, const struct stream_block *block,
+                                const void *argument)
 {
     const struct plain_free *free = argument;
-    if (free->behind && stream_release_one_behind(pool, free->behind, address))
+    if (free->behind && stream_release_one_behind(pool, free->behind, block_address(&block->block)))
         return CUDA_SUCCESS;
-    return pool->driver->cuMemFree_v2(address);
+    CUresult result = stream_block_free_plainly(pool->driver, block);
+    if (result == CUDA_SUCCESS)
+        epoch_note_freed_in_order(block->context, block->block.bytes);
+    return result;
 }
 
-static CUresult call_free_behind(struct pool *pool, CUdeviceptr address, const void *argument)
+static CUresult call_free_behind(struct pool *pool, const struct stream_block *block,
+                                 const void *argument)
 {
     const struct plain_free *free = argument;
-    return stream_release_one_behind(pool, free->behind, address) ? CUDA_SUCCESS
-                                                                  : CUDA_ERROR_NOT_READY;
+    return stream_release_one_behind(pool, free->behind, block_address(&block->block))
+               ? CUDA_SUCCESS
+               : CUDA_ERROR_NOT_READY;
 }
 
 /* The context has died, and its work with it. */
-static CUresult call_free_of_dead(struct pool *pool, CUdeviceptr address, const void *unused)
+static CUresult call_free_of_dead(struct pool *pool, const struct stream_block *block,
+                                  const void *unused)
 {
     (void)unused;
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    CUresult result = pool->driver->cuMemFree_v2(address);
+    CUresult result = stream_block_free_plainly(pool->driver, block);
     relaxed_mode_end(pool->driver, mode);
     return result;
 }

@@ -41,7 +41,8 @@ CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part);
 bool stream_free_behind_all(struct pool *pool, struct stream_block *block, struct plain_free *free);
 
 /* Lets the driver free a claimed block by this call. */
-typedef CUresult stream_release(struct pool *pool, CUdeviceptr address, const void *argument);
+typedef CUresult stream_release(struct pool *pool, const struct stream_block *block,
+                                const void *argument);
 CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
                                stream_release *release, const void *argument);
 

@@ -2,6 +2,7 @@
 
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
+#include "mempool_sums.h"
 #include "stream_find.h"
 #include "stream_parts.h"
 #include "stream_shelf.h"
@@ -30,6 +31,7 @@ void stream_block_leave_shelf(struct stream_block *block)
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     shelf_count_not_live(shelf, block);
     shelf_count_out(shelf, block->block.bucket, block);
+    shelf_follow_fall(shelf);
     lock_give(&shelf->stream->lock);
 }
 
@@ -40,6 +42,47 @@ void stream_block_return_to_shelf(struct stream_block *block)
     shelf_count_in(shelf, block->block.bucket, block);
     shelf_count_live(shelf, block->block.bucket, shelf_asked(block));
     lock_give(&shelf->stream->lock);
+}
+
+/* ---- plain frees ---- */
+
+CUresult stream_block_free_plainly(const struct driver *driver, const struct stream_block *block)
+{
+    CUresult result = driver->cuMemFree_v2(block_address(&block->block));
+    if (result == CUDA_SUCCESS)
+        atomic_fetch_add(&block->mempool->stays, block->block.bytes);
+    return result;
+}
+
+/* From what is used to what was freed, in one step. */
+uint64_t stream_block_begin_plain_free(struct pool *pool, struct stream_block *block,
+                                       struct shelf **counted)
+{
+    struct shelf *shelf = *counted = shelf_of(block);
+    bool noted = mempool_note_plain_free(pool, block->mempool);
+    lock_take(&shelf->stream->lock, LOCK_STREAM);
+    uint64_t asked = shelf_asked(block);
+    shelf_count_not_live(shelf, block);
+    counter_add(&shelf->plainly_freed, asked);
+    atomic_store_explicit(&block->asked, 0, memory_order_relaxed);
+    shelf_note_used(shelf, NULL);
+    lock_give(&shelf->stream->lock);
+    if (noted)
+        mempool_start_shelves_again(pool, block->mempool);
+    return asked;
+}
+
+void stream_block_plain_free_failed(struct stream_block *block, struct shelf *counted,
+                                    uint64_t asked)
+{
+    lock_take(&counted->stream->lock, LOCK_STREAM);
+    counter_subtract(&counted->plainly_freed, asked);
+    if (shelf_of(block) == counted && shelf_asked(block) == 0) {
+        atomic_store_explicit(&block->asked, asked, memory_order_relaxed);
+        counter_add(&counted->used_bytes, asked);
+    }
+    shelf_note_used(counted, NULL);
+    lock_give(&counted->stream->lock);
 }
 
 /* ---- blocks that leave ---- */
@@ -55,6 +98,8 @@ static void forget_block(const struct stream_block *block)
 {
     struct device *device = block->context->device;
     device_unreserve(device, block->block.bytes);
+    device_count_returned(device, block->block.bytes);
+    mempool_block_is_gone(block->mempool, block->block.bytes);
     /* Relaxed: a number that is compared with limits, and orders nothing. */
     atomic_fetch_sub_explicit(&stream_device(device)->reserved_bytes, block->block.bytes,
                               memory_order_relaxed);

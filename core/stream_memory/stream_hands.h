@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/driver/cuda_abi.h"
+#include "core/driver/driver.h"
 #include "stream_block.h"
 #include "streams.h"
 
@@ -26,6 +26,16 @@ void stream_block_return_to_shelf(struct stream_block *block);
 void stream_block_leave(struct pool *pool, struct stream_block *block);
 void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds);
 void stream_block_came_back(struct pool *pool, struct stream_block *block);
+
+/* The driver's cuMemFree, after which it goes on counting the block as used. */
+CUresult stream_block_free_plainly(const struct driver *driver, const struct stream_block *block);
+
+/* The program is about to free a claimed block by cuMemFree: in what the program is told its bytes
+ * stay, as the driver has it. They are returned; and where the free fails, it holds them again. */
+uint64_t stream_block_begin_plain_free(struct pool *pool, struct stream_block *block,
+                                       struct shelf **counted);
+void stream_block_plain_free_failed(struct stream_block *block, struct shelf *counted,
+                                    uint64_t asked);
 
 /* A block that was taken off a shelf has gone back to the driver. */
 void stream_block_gone(struct pool *pool, struct stream_block *block);

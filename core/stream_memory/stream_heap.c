@@ -55,7 +55,7 @@ bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, stru
     else if (bucket)
         block = search_take_own(stream, bucket);
     else
-        bucket = &shelf->unkept;
+        bucket = &shelf->unkept.bucket;
     if (block)
         shelf_hand_out_hit(shelf, bucket, block, bytes, HIT_CLEAN);
     lock_give(&stream->lock);
@@ -64,4 +64,33 @@ bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, stru
     *address = block_address(&block->block);
     *result = CUDA_SUCCESS;
     return true;
+}
+
+/* Made by the first such request; of two threads' that make it at once, one stays unused. */
+static struct bucket_counters *counters_of_passed_by(struct pool *pool, const struct device *device)
+{
+    _Atomic(struct bucket_counters *) *place = &stream_device(device)->passed_by;
+    struct bucket_counters *counters = atomic_load_explicit(place, memory_order_relaxed);
+    if (!counters) {
+        counters =
+            figures_bucket(&pool->figures, KIND_STREAM_ORDERED, STREAMS_MAX, device->ordinal, 0);
+        atomic_store_explicit(place, counters, memory_order_relaxed);
+    }
+    return counters;
+}
+
+void stream_count_passed_by(struct pool *pool, struct device *device, uint64_t bytes,
+                            CUresult result)
+{
+    struct bucket_counters *counters = counters_of_passed_by(pool, device);
+    bool met = result == CUDA_SUCCESS;
+    if (!counters)
+        return;
+    counter_add_shared(&counters->requested_bytes, bytes);
+    counter_add_shared(&counters->allocation_calls, 1);
+    counter_add_shared(bucket_outcome(counters, met, result == CUDA_ERROR_OUT_OF_MEMORY), 1);
+    if (!met)
+        return;
+    counter_add_shared(&counters->evictions[EVICTION_CONTEXT], 1);
+    counter_add_shared(&counters->frees, 1);
 }

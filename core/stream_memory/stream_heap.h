@@ -70,4 +70,9 @@
 bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, struct mempool *mempool,
                      struct stream_ref ref, CUstream handle, CUresult *result);
 
+/* The driver has answered such a request, and the pool knows nothing of the memory. Counted among
+ * what is not kept; a block is lost at once, see bucket_count_lost. Needs no lock. */
+void stream_count_passed_by(struct pool *pool, struct device *device, uint64_t bytes,
+                            CUresult result);
+
 #endif

@@ -3,26 +3,25 @@
 #include "core/base/lines.h"
 
 /* Sizes are multiples of large powers of two, records lie at multiples of their size. */
-static unsigned hash_of(const struct mempool *mempool, uint64_t bytes)
+static unsigned hash_of(const void *of, uint64_t bytes)
 {
-    uint64_t key = bytes + (uint64_t)(uintptr_t)mempool;
+    uint64_t key = bytes + (uint64_t)(uintptr_t)of;
     return (unsigned)(key * UINT64_C(0x9E3779B97F4A7C15) >> 54);
 }
 _Static_assert(STREAMS_SIZES == 1u << (64 - 54), "hash_of gives as many");
 
-static struct stream_holders *find(struct stream_holders *first, const struct mempool *mempool,
-                                   uint64_t bytes)
+static struct stream_holders *find(struct stream_holders *first, const void *of, uint64_t bytes)
 {
-    while (first && (first->mempool != mempool || first->bytes != bytes))
+    while (first && (first->of != of || first->bytes != bytes))
         first = first->next;
     return first;
 }
 
-static struct stream_holders *make(const struct mempool *mempool, uint64_t bytes)
+static struct stream_holders *make(const void *of, uint64_t bytes)
 {
     struct stream_holders *made = allocate_apart(STREAM_APART, sizeof *made);
     if (made) {
-        made->mempool = mempool;
+        made->of = of;
         made->bytes = bytes;
     }
     return made;
@@ -30,15 +29,14 @@ static struct stream_holders *make(const struct mempool *mempool, uint64_t bytes
 
 /* A new one comes first of its hash, and only where that is the one that was looked through from:
  * so nobody else has made the same meanwhile. */
-struct stream_holders *stream_holders_get(struct streams *streams, const struct mempool *mempool,
-                                          uint64_t bytes)
+struct stream_holders *stream_holders_get(struct streams *streams, const void *of, uint64_t bytes)
 {
-    _Atomic(struct stream_holders *) *list = &streams->holders[hash_of(mempool, bytes)];
+    _Atomic(struct stream_holders *) *list = &streams->holders[hash_of(of, bytes)];
     struct stream_holders *first = atomic_load_explicit(list, memory_order_acquire), *made = NULL;
     for (;;) {
-        struct stream_holders *found = find(first, mempool, bytes);
+        struct stream_holders *found = find(first, of, bytes);
         if (!found && !made)
-            made = make(mempool, bytes);
+            made = make(of, bytes);
         if (found) {
             free_apart(made);
             return found;

@@ -9,7 +9,8 @@
  * and looks under the lock whether there still is something.
  *
  * Sets are made once and never end. Their key is the memory pool's record, as it is the shelf's:
- * where that becomes another pool's, so do the buckets.
+ * where that becomes another pool's, so do the buckets. What all streams of a device have of a size
+ * is summed up in one whose key is the device.
  */
 #ifndef CUDAPOOL_CORE_STREAM_HOLDERS_H
 #define CUDAPOOL_CORE_STREAM_HOLDERS_H
@@ -23,15 +24,18 @@ struct stream_holders {
     _Alignas(STREAM_APART) _Atomic uint64_t bits[STREAMS_MAX / 64]; /* the release of who sets one
                                                 pairs with the acquire of who finds it: then the
                                                 stream is in the list */
-    const struct mempool *mempool;
+    const void *of; /* struct mempool, or struct stream_device */
     uint64_t bytes;
+    /* Of a device: bytes of all its blocks of the size, and of those in the program's hands as far
+     * as shelves have counted them; and the counters that have the peaks of all. Relaxed. */
+    _Atomic uint64_t reserved_bytes, live_bytes;
+    _Atomic(struct bucket_counters *) peaks;
     struct stream_holders *next; /* of the same hash; written before it is listed */
 };
 
-/* The set of that memory pool and size, made if there was none; NULL where memory is short. No lock
- * needed. */
-struct stream_holders *stream_holders_get(struct streams *streams, const struct mempool *mempool,
-                                          uint64_t bytes);
+/* The set of that memory pool, or device, and size, made if there was none; NULL where memory is
+ * short. No lock needed. */
+struct stream_holders *stream_holders_get(struct streams *streams, const void *of, uint64_t bytes);
 
 /* The stream's lock is held. */
 static inline void stream_holders_add(struct stream_holders *holders, const struct stream *stream)

@@ -6,11 +6,14 @@
 #include <stdlib.h>
 
 #include "core/base/clock.h"
+#include "core/base/machine.h"
+#include "core/base/numbers.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/return_stream.h"
-#include "core/reclaim/reclaim.h"
+#include "core/reclaim/progress.h"
+#include "core/reclaim/waiting.h"
 #include "mempool_calls.h"
 #include "mempool_unserved.h"
 #include "own_event_record.h"
@@ -42,7 +45,15 @@ static bool starts(struct pool *pool)
         return false;
     }
     pool->of_kind[KIND_STREAM_ORDERED] = streams;
+    mempool_unserved_start(pool);
     return true;
+}
+
+static void forget(struct pool *pool)
+{
+    const struct streams *streams = streams_of(pool);
+    if (streams && streams->machine)
+        machine_close(streams->machine);
 }
 
 static bool made_device(struct pool *pool, struct device *device)
@@ -102,36 +113,38 @@ static void ask(struct pool *pool, struct device *device)
     stream_settle(pool, device);
 }
 
-/* How long the device may take to tell that an event is over which has nothing to wait for; and how
- * long it is not tried again after that was in vain. */
-#define ANSWER_NANOSECONDS (UINT64_C(20) * 1000 * 1000)
-#define VAIN_NANOSECONDS   (UINT64_C(200) * 1000 * 1000)
-
 static uint64_t give_back(struct pool *pool, struct device *device, uint64_t bytes)
 {
     return stream_release_clean(pool, device, bytes, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
 }
 
-/* How long what streams have left pending is waited for. In a stream's order only until the device
- * has had time to tell of work that is over. */
-static uint64_t patience_of(const struct device *device, const struct reclaim *progress)
+/* Not again so soon, unless something has come or gone since. */
+static bool look_is_due(struct stream_device *of_device, uint64_t pending)
 {
-    uint64_t vain_until =
-        device ? atomic_load_explicit(&stream_device(device)->vain_until, memory_order_relaxed) : 0;
-    if (!progress->in_stream_order)
-        return LAST_RESORT_NANOSECONDS;
-    return monotonic_now() < vain_until ? 0 : ANSWER_NANOSECONDS;
+    return fresh_bytes(&of_device->looked_at, pending) ||
+           monotonic_now() >= atomic_load_explicit(&of_device->look_again_at, memory_order_relaxed);
 }
 
+static void note_look(struct stream_device *of_device, uint64_t pending)
+{
+    note_waited_bytes(&of_device->looked_at, pending);
+    atomic_store_explicit(&of_device->look_again_at, monotonic_now() + TELL_AGAIN_NANOSECONDS,
+                          memory_order_relaxed);
+}
+
+/* What streams have freed is not waited for: the device only gets the time to tell of work that is
+ * over. */
 static bool wait_for_the_rest(struct pool *pool, struct device *device,
                               const struct reclaim *progress)
 {
-    uint64_t patience = patience_of(device, progress), now = monotonic_now();
-    bool in_full = now + patience <= progress->give_up_at;
-    stream_settle_until(pool, device, in_full ? now + patience : progress->give_up_at);
-    if (device && progress->in_stream_order && patience && in_full)
-        atomic_store_explicit(&stream_device(device)->vain_until,
-                              monotonic_now() + VAIN_NANOSECONDS, memory_order_relaxed);
+    uint64_t until = monotonic_now() + TELL_NANOSECONDS;
+    uint64_t pending = stream_sum(pool, device).pending;
+    if (!may_look_at_streams(pool, device, progress) ||
+        (device && !look_is_due(stream_device(device), pending)))
+        return false;
+    stream_settle_until(pool, device, smaller_of(until, progress->give_up_at));
+    if (device && until <= progress->give_up_at)
+        note_look(stream_device(device), pending);
     return false;
 }
 
@@ -143,8 +156,10 @@ static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes
     /* What streams give back is first in the driver's own pool. */
     if (streams_of(pool))
         mempool_trim_ours(pool);
-    mempool_trim_unserved(pool, !device);
-    return released;
+    bool any;
+    uint64_t unserved = mempool_empty_unserved(pool, !device, &any);
+    /* What a managed pool gives back is no device's for certain. */
+    return device ? released : released + unserved;
 }
 
 static uint64_t make_room(struct pool *pool, struct device *device, uint64_t bytes)
@@ -165,6 +180,12 @@ static void fence_the_rest(struct pool *pool, struct device *device)
         own_events_record_for_device(pool, device, false);
 }
 
+/* Not what is spare in segments, which is no block of the driver's. */
+static uint64_t returnable(struct pool *pool, struct device *device)
+{
+    return stream_sum(pool, device).cached;
+}
+
 static uint64_t driver_keeps(struct pool *pool, struct device *device)
 {
     return streams_of(pool) ? mempool_unused(pool, device) : 0;
@@ -181,6 +202,7 @@ static void add_kept(struct pool *pool, struct device *device, struct kept_bytes
     sum->live += streams.live;
     sum->cached += streams.cached + streams.spare;
     sum->pending += streams.pending;
+    sum->in_order += streams.pending;
 }
 
 const struct kind stream_memory = {
@@ -188,6 +210,7 @@ const struct kind stream_memory = {
     .number = KIND_STREAM_ORDERED,
     .device_bytes = sizeof(struct stream_device),
     .starts = starts,
+    .forget = forget,
     .made_device = made_device,
     .before_end = before_end,
     .give_back_at_end = give_back_at_end,
@@ -199,6 +222,7 @@ const struct kind stream_memory = {
     .ask = ask,
     .give_back = give_back,
     .wait_for_the_rest = wait_for_the_rest,
+    .returnable = returnable,
     .make_room = make_room,
     .fence_the_rest = fence_the_rest,
     .trim = trim,

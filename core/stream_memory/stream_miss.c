@@ -4,15 +4,18 @@
 #include "core/contexts/capture.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/miss.h"
+#include "core/reclaim/waiting.h"
 #include "mempool.h"
 #include "mempool_sums.h"
 #include "stream_cut.h"
 #include "stream_payoff.h"
 #include "stream_release.h"
 #include "stream_reserve.h"
+#include "stream_settle.h"
 
 /* The stamp of a live block's last free was another stream's, and may not be over. */
 #define STAMP_OF_ANOTHER UINT64_MAX
@@ -22,11 +25,16 @@
 static CUresult ask_driver(struct miss *miss)
 {
     const struct search *search = miss->with;
+    struct streams *streams = streams_of(miss->pool);
     uint64_t started = monotonic_now();
     enter_driver();
+    mempool_move_begin(streams);
+    mempool_block_comes(search->mempool, miss->bytes);
     CUresult result = miss->pool->driver->cuMemAllocFromPoolAsync(
-        miss->address, miss->bytes,
-        atomic_load_explicit(&search->mempool->handle, memory_order_relaxed), search->handle);
+        miss->address, miss->bytes, mempool_handle(search->mempool), search->handle);
+    if (result != CUDA_SUCCESS)
+        mempool_block_is_gone(search->mempool, miss->bytes);
+    mempool_move_end(streams);
     leave_driver();
     bucket_count_call(miss->cost, monotonic_now() - started, result == CUDA_SUCCESS);
     return result;
@@ -61,6 +69,26 @@ static void ask_for_block_alone(struct miss *miss)
     miss_ask(miss);
 }
 
+/* The driver gives what was freed on another stream to this one at once, and puts it behind the
+ * free. So it has what the pool keeps of that, where events of ours tell where the frees were. */
+static void ask_behind_other_streams(struct miss *miss, const struct search *search)
+{
+    struct context *context = miss->context;
+    miss->progress.wanted = miss->requested;
+    if (!miss_is_out_of_memory(miss) || !search_may_wait(search) ||
+        !may_look_at_streams(miss->pool, context->device, &miss->progress))
+        return;
+    stream_settle(miss->pool, context->device);
+    uint64_t released = stream_release_clean(miss->pool, context->device, UINT64_MAX,
+                                             EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+    if (context_pin(context, miss->generation)) {
+        released += stream_release_behind_events(miss->pool, context, UINT64_MAX, 0);
+        context_unpin(context);
+    }
+    if (released)
+        miss_ask(miss);
+}
+
 /* The driver, and everything that may help when it is out of memory. A block of another stream's
  * may be found instead. */
 static void ask_driver_hard(struct miss *miss, struct search *search)
@@ -76,14 +104,26 @@ static void ask_driver_hard(struct miss *miss, struct search *search)
         miss_ask(miss);
     if (miss_is_out_of_memory(miss) && search_harder(search))
         return;
+    ask_behind_other_streams(miss, search);
     miss_ask_again(miss);
     if (miss_is_out_of_memory(miss) && behind &&
+        may_wait_for_the_driver(miss->pool, miss->context->device, &miss->progress) &&
         stream_release_wait_behind(miss->pool, search->ref.stream, behind))
         miss_ask_again(miss);
     miss_ask_exactly(miss);
 }
 
 /* ---- what comes of it ---- */
+
+static void note_given(struct device *device, uint64_t bytes)
+{
+    struct stream_device *of_device = stream_device(device);
+    uint64_t reserved =
+        atomic_fetch_add_explicit(&of_device->reserved_bytes, bytes, memory_order_relaxed) + bytes;
+    mempool_raise(&of_device->peak_reserved, reserved);
+    counter_raise_shared(&of_device->counters->peak_reserved, reserved);
+    device_count_given(device, bytes);
+}
 
 static struct stream_block *record_block(const struct miss *miss, struct shelf *shelf,
                                          struct bucket *bucket)
@@ -108,15 +148,67 @@ static struct stream_block *record_block(const struct miss *miss, struct shelf *
     block->context = miss->context;
     block->context_generation = miss->generation;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
+    note_given(miss->context->device, miss->bytes);
     shelf_count_in(shelf, bucket, block);
-    struct stream_device *device = stream_device(miss->context->device);
-    uint64_t before =
-        atomic_fetch_add_explicit(&device->reserved_bytes, miss->bytes, memory_order_relaxed);
-    mempool_raise(&device->peak_reserved, before + miss->bytes);
     return block;
 }
 
-static CUresult finish_miss(const struct miss *miss, struct shelf *shelf, struct bucket *bucket)
+/* A capture that began meanwhile may have had the stream: then the memory is the graph's, and in no
+ * memory pool. */
+static bool is_in_its_pool(const struct miss *miss)
+{
+    const struct search *search = miss->with;
+    const struct driver *driver = miss->pool->driver;
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
+    CUmemoryPool handle = NULL;
+    void *value = &handle;
+    if (!program_captures(&miss->pool->captures))
+        return true;
+    if (!driver->cuPointerGetAttributes)
+        return false;
+    enter_driver();
+    CUresult result = driver->cuPointerGetAttributes(1, &attribute, &value, *miss->address);
+    leave_driver();
+    return result == CUDA_SUCCESS && handle && handle == mempool_handle(search->mempool);
+}
+
+/* Whoever freed this address did so behind our back. */
+static void forget_address(const struct miss *miss)
+{
+    if (miss->result == CUDA_SUCCESS)
+        TELL_KINDS(miss->pool, forget_address, miss->pool, *miss->address);
+}
+
+/* What nobody has recorded is the program's and the driver's business alone: it is as large as the
+ * program has asked. No capture minds the calls. */
+static void ask_for_own_size(struct miss *miss)
+{
+    const struct search *search = miss->with;
+    const struct driver *driver = miss->pool->driver;
+    if (miss->bytes == miss->requested)
+        return;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    if (driver->cuMemFreeAsync(*miss->address, search->handle) == CUDA_SUCCESS)
+        miss->result = driver->cuMemAllocFromPoolAsync(
+            miss->address, miss->requested, mempool_handle(search->mempool), search->handle);
+    relaxed_mode_end(driver, mode);
+    leave_driver();
+    forget_address(miss);
+}
+
+/* A block is the pool's no more, or was none of its. */
+static void leave_to_program(struct miss *miss)
+{
+    const struct search *search = miss->with;
+    device_unreserve(miss->context->device, miss->bytes);
+    if (miss->result != CUDA_SUCCESS)
+        return;
+    ask_for_own_size(miss);
+    mempool_block_is_gone(search->mempool, miss->bytes);
+}
+
+static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucket *bucket)
 {
     struct pool *pool = miss->pool;
     const struct search *search = miss->with;
@@ -124,15 +216,11 @@ static CUresult finish_miss(const struct miss *miss, struct shelf *shelf, struct
      */
     struct bucket *of_block = search->whole && miss->bytes == search->whole->bytes ? search->whole
                               : miss->bytes == bucket->bytes                       ? bucket
-                                                                                   : &shelf->unkept;
-    if (of_block == &shelf->unkept && miss->result == CUDA_SUCCESS)
+                                                             : &shelf->unkept.bucket;
+    if (of_block == &shelf->unkept.bucket && miss->result == CUDA_SUCCESS)
         bucket = of_block;
-    /* A capture that began meanwhile may have the stream, and the memory is the graph's. */
-    bool may_record = miss->result == CUDA_SUCCESS && !program_captures(&pool->captures);
-    if (miss->result == CUDA_SUCCESS) {
-        /* Whoever freed this address did so behind our back. */
-        TELL_KINDS(pool, forget_address, pool, *miss->address);
-    }
+    bool may_record = miss->result == CUDA_SUCCESS && is_in_its_pool(miss);
+    forget_address(miss);
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     miss_count_request(miss, bucket->counters);
     struct stream_block *block = may_record ? record_block(miss, shelf, of_block) : NULL;
@@ -142,11 +230,12 @@ static CUresult finish_miss(const struct miss *miss, struct shelf *shelf, struct
         if (of_block != bucket)
             block = stream_cut_new(shelf, block, &of_part);
         *miss->address = shelf_hand_out(shelf, of_part, block, miss->requested);
+        shelf_note_used(shelf, of_part);
     }
     miss_count_outcome(miss, bucket->counters, block);
     lock_give(&shelf->stream->lock);
     if (!block)
-        device_unreserve(miss->context->device, miss->bytes);
+        leave_to_program(miss);
     mempool_note_use(pool, search->mempool);
     housekeeper_look_after_miss(pool);
     return miss->result;

@@ -9,6 +9,7 @@
 #include "core/driver/calls.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/room.h"
+#include "mempool_list.h"
 #include "own_event_record.h"
 #include "own_events.h"
 #include "stream_aside.h"
@@ -95,6 +96,7 @@ static bool free_at_home(struct stream *stream, struct stream_block *part, struc
     counter_add(&part->block.bucket->counters->frees, 1);
     shelf_count_not_live(shelf, part);
     shelf_count_out(shelf, part->block.bucket, part);
+    shelf_follow_fall(shelf);
     outcome->merged =
         stream_parts_merge(shelf, part, shelf_next_stamp(stream), true, &outcome->whole);
     shelf_set_unchecked(stream);
@@ -216,6 +218,13 @@ static void leave_shelf(struct stream_block *part)
     block_set_state(&part->block, BLOCK_LEAVING);
 }
 
+/* Of a memory pool that has ended the driver must not be asked: the device's own does as well. */
+static CUmemoryPool pool_to_ask(struct pool *pool, const struct stream_block *part)
+{
+    return mempool_is_open(part->mempool) ? mempool_handle(part->mempool)
+                                          : mempool_default_of(pool, part->context->device);
+}
+
 /* What the driver says of a free on that stream while captures go on, which may mind: it is given
  * memory of its own in the part's place. */
 static CUresult ask_about_captures(struct pool *pool, const struct stream_block *part,
@@ -223,12 +232,11 @@ static CUresult ask_about_captures(struct pool *pool, const struct stream_block 
 {
     const struct driver *driver = pool->driver;
     CUdeviceptr address;
-    /* Of a pool that has ended the driver must not be asked. */
-    if (!program_captures(&pool->captures) || !mempool_is_open(part->mempool))
+    if (!program_captures(&pool->captures))
         return CUDA_SUCCESS;
+    CUmemoryPool asked = pool_to_ask(pool, part);
     enter_driver();
-    CUresult result =
-        driver->cuMemAllocFromPoolAsync(&address, 1, mempool_handle(part->mempool), handle);
+    CUresult result = driver->cuMemAllocFromPoolAsync(&address, 1, asked, handle);
     if (result == CUDA_SUCCESS)
         result = driver->cuMemFreeAsync(address, handle);
     else if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_INVALID_VALUE)

@@ -13,13 +13,11 @@ static struct segments_counters *counters_of(const struct shelf *shelf)
 static void count_spare(struct shelf *shelf, uint64_t bytes)
 {
     struct stream *stream = shelf->stream;
-    struct bucket_counters *counters = shelf->unkept.counters;
+    struct bucket_counters *counters = shelf->unkept.bucket.counters;
     lock_must_be_held(&stream->lock);
     counter_add(&stream->spare_bytes, bytes);
     counter_add(&stream->reserved_bytes, bytes);
-    counter_add(&shelf->kept_bytes, bytes);
-    counter_raise_to(&counters->peak_reserved_bytes,
-                     counter_get(&counters->reserved_bytes) + bytes);
+    shelf_raise_reserved(&shelf->unkept.bucket, bytes);
     counter_add(&counters->reserved_bytes, bytes);
     counter_add(&counters->free_bytes, bytes);
     counter_add(&counters->clean_bytes, bytes);
@@ -29,13 +27,14 @@ static void count_spare(struct shelf *shelf, uint64_t bytes)
 static void count_no_longer_spare(struct shelf *shelf, uint64_t bytes)
 {
     struct stream *stream = shelf->stream;
-    struct bucket_counters *counters = shelf->unkept.counters;
+    struct bucket_counters *counters = shelf->unkept.bucket.counters;
     lock_must_be_held(&stream->lock);
     counter_subtract_shared(&counters_of(shelf)->spare_bytes, bytes);
     counter_subtract(&counters->clean_bytes, bytes);
     counter_subtract(&counters->free_bytes, bytes);
     counter_subtract(&counters->reserved_bytes, bytes);
-    counter_subtract(&shelf->kept_bytes, bytes);
+    atomic_fetch_sub_explicit(&shelf->unkept.of_device->reserved_bytes, bytes,
+                              memory_order_relaxed);
     counter_subtract(&stream->reserved_bytes, bytes);
     counter_subtract(&stream->spare_bytes, bytes);
 }
@@ -81,7 +80,7 @@ struct stream_block *stream_parts_cut_new(struct shelf *shelf, struct stream_blo
 {
     lock_must_be_held(&shelf->stream->lock);
     struct bucket *of_whole = whole->block.bucket;
-    whole->block.bucket = &shelf->unkept;
+    whole->block.bucket = &shelf->unkept.bucket;
     atomic_store_explicit(&whole->home, shelf, memory_order_relaxed);
     count_spare(shelf, whole->block.bytes);
     struct stream_block *part = cut_out(shelf, &whole->block, bucket);
@@ -150,7 +149,7 @@ static enum merged become_whole(struct shelf *home, struct stream_block *whole, 
     whole->event = NULL;
     if (leaves || !whole->block.bucket || must_leave(home, whole, in_order)) {
         if (!whole->block.bucket)
-            whole->block.bucket = &home->unkept;
+            whole->block.bucket = &home->unkept.bucket;
         block_set_state(&whole->block, BLOCK_LEAVING);
         block_table_remove(home->segments.table, block_address(&whole->block), &whole->block);
         return MERGED_LEAVES;
@@ -167,7 +166,7 @@ static struct stream_block *make_spare(struct shelf *home, struct stream_block *
     lock_must_be_held(&stream->lock);
     part->event = NULL;
     part->block.refused = false;
-    part->block.bucket = &home->unkept;
+    part->block.bucket = &home->unkept.bucket;
     part->block.freed_at = stream->now;
     atomic_store_explicit(&part->shelf, home, memory_order_relaxed);
     counter_set(&part->block.epoch, stamp);
@@ -234,7 +233,7 @@ struct stream_block *stream_parts_merge_all(struct shelf *home, struct stream_bl
 void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part)
 {
     lock_must_be_held(&home->stream->lock);
-    part->block.bucket = &home->unkept;
+    part->block.bucket = &home->unkept.bucket;
     part->block.refused = false;
     atomic_store_explicit(&part->shelf, home, memory_order_relaxed);
     block_set_state(&part->block, BLOCK_LEAVING);

@@ -41,7 +41,8 @@ bool payoff_comes_too_late(struct stream *stream, const struct stream_block *blo
         return false;
     const struct shelf *shelf = shelf_find(stream, block->mempool);
     struct bucket *bucket = shelf ? bucket_set_find(&shelf->buckets, block->block.bytes) : NULL;
-    if (!bucket || bucket == &shelf->unkept || shelf_bucket_of(bucket)->looks_in_vain < VAIN_LOOKS)
+    if (!bucket || bucket == &shelf->unkept.bucket ||
+        shelf_bucket_of(bucket)->looks_in_vain < VAIN_LOOKS)
         return false;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
     if (has_hit_since(bucket)) {

@@ -43,6 +43,7 @@ static inline void stream_put_on_shelf(const struct pool *pool, struct shelf *sh
     block->event = event;
     shelf_list_bucket(pool, stream, bucket);
     shelf_make_pending(stream, bucket, block, stamp);
+    shelf_follow_fall(shelf);
     shelf_count_if_covered(stream, block);
 }
 

@@ -2,10 +2,12 @@
 
 #include "core/base/clock.h"
 #include "core/base/numbers.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
+#include "mempool_sums.h"
 #include "own_event_query.h"
 #include "own_events.h"
 #include "stream_hands.h"
@@ -18,11 +20,11 @@
 
 /* Of such memory the driver's plain free does not wait; but it comes before what the stream waits
  * for. */
-static bool give_to_driver(const struct driver *driver, CUdeviceptr address, CUstream stream,
+static bool give_to_driver(const struct driver *driver, struct block *block, CUstream stream,
                            bool ordered)
 {
-    return driver->cuMemFreeAsync(address, stream) == CUDA_SUCCESS ||
-           (!ordered && driver->cuMemFree_v2(address) == CUDA_SUCCESS);
+    return driver->cuMemFreeAsync(block_address(block), stream) == CUDA_SUCCESS ||
+           (!ordered && stream_block_free_plainly(driver, stream_block_of(block)) == CUDA_SUCCESS);
 }
 
 /* The context's, if nothing on it is under way: memory must not wait for other memory's work. Else
@@ -61,18 +63,23 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     const struct driver *driver = pool->driver;
     bool pushed;
     enter_driver();
+    mempool_move_begin(streams_of(pool));
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     bool current = context_push(pool, context, &pushed);
     bool once = false;
+    uint64_t bytes = 0;
     CUstream stream = current ? stream_behind(pool, context, after, &once) : NULL;
-    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
-        b->refused = !stream || (!give_to_driver(driver, block_address(b), stream, after) &&
+    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next) {
+        b->refused = !stream || (!give_to_driver(driver, b, stream, after) &&
                                  driver_has_block(driver, block_address(b)));
+        bytes += b->refused ? 0 : b->bytes;
+    }
     /* An allocation or a free that goes on without the memory need not wait until it is back,
      * unless other processes may take as much as soon as it no longer counts as this one's. */
     bool counts = context->device->group_limit != UINT64_MAX;
-    if (stream && !after && (place != RELEASE_IN_ALLOCATION || counts))
-        return_wait(pool, context, stream, place);
+    if (stream && !after && (place != RELEASE_IN_ALLOCATION || counts) &&
+        !return_wait(pool, context, stream, place))
+        epoch_note_freed_in_order(context, bytes);
     if (stream && once)
         driver->cuStreamDestroy_v2(stream);
     if (current)
@@ -119,6 +126,7 @@ static void count_return(const struct stream_block *block, enum eviction reason,
     lock_give(&shelf->stream->lock);
 }
 
+/* Of blocks that have been handed over. */
 static uint64_t settle_chain(struct pool *pool, struct block *chain, enum eviction reason,
                              uint64_t each)
 {
@@ -136,6 +144,7 @@ static uint64_t settle_chain(struct pool *pool, struct block *chain, enum evicti
         }
         stream_block_has_a_place(shelf->stream);
     }
+    mempool_move_end(streams_of(pool));
     return released;
 }
 
@@ -230,6 +239,7 @@ static uint64_t hand_over_in_order(struct pool *pool, CUstream handle, struct bl
     uint64_t started = monotonic_now();
     chain = reverse(chain);
     enter_driver();
+    mempool_move_begin(streams_of(pool));
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = pool->driver->cuMemFreeAsync(block_address(b), handle) != CUDA_SUCCESS &&
                      driver_has_block(pool->driver, block_address(b));
@@ -340,13 +350,33 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
     return released;
 }
 
+/* Without success, and nothing of the stream's is over that was not then. */
+static bool was_waited_for(struct stream *stream, uint64_t stamp)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    bool was = stamp <= stream->waited_for && stream_done(stream) == stream->waited_at;
+    lock_give(&stream->lock);
+    return was;
+}
+
+static void note_wait(struct stream *stream, uint64_t stamp)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    stream->waited_for = stamp;
+    stream->waited_at = stream_done(stream);
+    lock_give(&stream->lock);
+}
+
 bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64_t stamp)
 {
     uint64_t started = monotonic_now();
+    uint64_t longest = was_waited_for(stream, stamp) ? 0 : BEHIND_NANOSECONDS;
     CUresult result;
     while ((result = own_events_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY &&
-           monotonic_now() - started < BEHIND_NANOSECONDS)
+           monotonic_now() - started < longest)
         patient_nap(started);
     thread_state.waited_ns += monotonic_now() - started;
+    if (result == CUDA_ERROR_NOT_READY)
+        note_wait(stream, stamp);
     return result == CUDA_SUCCESS;
 }

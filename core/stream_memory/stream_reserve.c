@@ -105,6 +105,9 @@ void stream_reserve_look(struct pool *pool, struct stream *stream, uint64_t byte
     uint64_t now = monotonic_now();
     lock_take(&stream->lock, LOCK_STREAM);
     shelf_note_time(stream, now);
+    struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
+    for (; shelf; shelf = shelf->next)
+        shelf_follow_fall(shelf);
     lock_give(&stream->lock);
     if (idle_look_is_due(pool, stream->device, now))
         release_idle(pool, stream->device, now);
@@ -203,12 +206,14 @@ bool stream_reserve_watch(struct pool *pool)
 #define THRESHOLD_PEAKS   2u
 #define THRESHOLD_BUDGETS 4u
 
-/* Bytes that may be reserved in all. What the driver's memory pool keeps anyway costs nobody
- * anything here, except where memory is short. */
+/* Bytes that may be reserved in all, where the program is to have so many more. What the driver's
+ * memory pool keeps anyway costs nobody anything here, except where memory is short. */
 static uint64_t bound_on_reserve(const struct pool *pool, const struct device *device,
-                                 const struct mempool *mempool)
+                                 const struct mempool *mempool, uint64_t bytes)
 {
-    uint64_t peak = counter_get(&stream_device(device)->counters->peak_requested);
+    const struct stream_device *of_device = stream_device(device);
+    uint64_t live = atomic_load_explicit(&of_device->live_bytes, memory_order_relaxed);
+    uint64_t peak = larger_of(counter_get(&of_device->counters->peak_requested), live + bytes);
     uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
                      device->growth_budget;
     uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
@@ -223,7 +228,7 @@ bool stream_reserve_has_room(struct pool *pool, const struct context *context,
     const struct device *device = context->device;
     uint64_t reserved =
         atomic_load_explicit(&stream_device(device)->reserved_bytes, memory_order_relaxed);
-    return reserved + bytes <= bound_on_reserve(pool, device, mempool);
+    return reserved + bytes <= bound_on_reserve(pool, device, mempool, bytes);
 }
 
 /* Each time what is left of the device has halved, what is pending without an event gets one: when
@@ -243,21 +248,6 @@ static void look_at_what_is_left(struct pool *pool, struct device *device, uint6
     struct context *c = context_next(pool, NULL, device);
     for (; c; c = context_next(pool, c, device))
         own_events_record_missing(pool, c);
-}
-
-/* Of many streams the sum is only made now and then: a peak between may not be seen. */
-static void raise_peaks(struct pool *pool, struct device *device, uint64_t bytes, uint64_t after)
-{
-    struct streams *streams = streams_of(pool);
-    uint64_t started;
-    counter_raise_to(&stream_device(device)->counters->peak_reserved, after);
-    counter_raise_shared(&stream_device(device)->counters->recent_peak, after);
-    if (streams_are_paused(streams, &streams->sums, &started))
-        return;
-    /* Two threads may both be right. */
-    counter_raise_to(&stream_device(device)->counters->peak_requested,
-                     stream_sum(pool, device).requested + bytes);
-    streams_pause_after(streams, &streams->sums, started);
 }
 
 static void settle_now_and_then(struct pool *pool, const struct device *device)
@@ -332,9 +322,8 @@ bool stream_reserve_before_growth(struct pool *pool, struct context *context,
     struct device *device = context->device;
     uint64_t after =
         atomic_load_explicit(&stream_device(device)->reserved_bytes, memory_order_relaxed) + bytes;
-    raise_peaks(pool, device, bytes, after);
     look_at_what_is_left(pool, device, bytes);
-    uint64_t bound = bound_on_reserve(pool, device, mempool);
+    uint64_t bound = bound_on_reserve(pool, device, mempool, bytes);
     if (after <= bound)
         return false;
     settle_now_and_then(pool, device);

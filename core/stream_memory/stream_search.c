@@ -25,7 +25,7 @@ bool search_asks(const struct search *search)
            atomic_load_explicit(&search->mempool->opportunistic, memory_order_relaxed);
 }
 
-static bool may_wait(const struct search *search)
+bool search_may_wait(const struct search *search)
 {
     return !search->host_only &&
            search->pool->settings.stream_ordered.reuse.internal_dependencies &&
@@ -284,7 +284,7 @@ struct stream_block *search_others(struct search *search, enum hit *hit)
     struct stream_block *block = look_at_holders(search, hit);
     if (!block && search_asks(search))
         block = visit_candidates(search, ask_about, hit);
-    if (!block && (search_asks(search) || may_wait(search)))
+    if (!block && (search_asks(search) || search_may_wait(search)))
         ask_for_events(search);
     return block;
 }
@@ -295,7 +295,7 @@ bool search_harder(struct search *search)
         return false;
     search->everywhere = true;
     search->found = search_others(search, &search->found_by);
-    if (!search->found && may_wait(search))
+    if (!search->found && search_may_wait(search))
         search->found = visit_candidates(search, wait_for, &search->found_by);
     return search->found;
 }

@@ -51,8 +51,10 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
  * same shelf. */
 void search_for_whole(struct search *search, struct bucket *whole);
 
-/* Whether streams may be asked about, by the settings and the pool's attributes. */
+/* Whether streams may be asked about, and put behind each other's frees, by the settings and the
+ * pool's attributes. */
 bool search_asks(const struct search *search);
+bool search_may_wait(const struct search *search);
 
 /* Streams that take each other's blocks in turn would do so for ever: one whose block was taken
  * takes a new one in the place of the old one, as long as the reserve has room for it. Whether that

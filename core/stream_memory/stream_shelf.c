@@ -85,7 +85,7 @@ static struct bucket_counters *add_counters(struct pool *pool, const struct stre
 static struct bucket_counters *counters_of_unkept(struct pool *pool, const struct stream *stream)
 {
     const struct shelf *other = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
-    return other ? other->unkept.counters : add_counters(pool, stream, 0);
+    return other ? other->unkept.bucket.counters : add_counters(pool, stream, 0);
 }
 
 static struct bucket_counters *counters_of_size(struct pool *pool, const struct shelf *shelf,
@@ -98,7 +98,16 @@ static struct bucket_counters *counters_of_size(struct pool *pool, const struct 
         of_other = bucket_set_find(&s->buckets, bytes);
     struct bucket_counters *counters =
         of_other ? of_other->counters : add_counters(pool, stream, bytes);
-    return counters ? counters : shelf->unkept.counters;
+    return counters ? counters : shelf->unkept.bucket.counters;
+}
+
+/* The first bucket of a size has the peaks of all streams. */
+static void sum_up(struct shelf_bucket *bucket)
+{
+    struct bucket_counters *none = NULL;
+    atomic_compare_exchange_strong_explicit(&bucket->of_device->peaks, &none,
+                                            bucket->bucket.counters, memory_order_relaxed,
+                                            memory_order_relaxed);
 }
 
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool)
@@ -106,8 +115,10 @@ struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool
     lock_must_be_held(&stream->lock);
     struct shelf *shelf = allocate_apart(STREAM_APART, sizeof *shelf);
     if (shelf && bucket_set_make_room(&shelf->buckets))
-        shelf->unkept.counters = counters_of_unkept(pool, stream);
-    if (!shelf || !shelf->unkept.counters) {
+        shelf->unkept.of_device = stream_holders_get(streams_of(pool), stream->on_device, 0);
+    if (shelf && shelf->unkept.of_device)
+        shelf->unkept.bucket.counters = counters_of_unkept(pool, stream);
+    if (!shelf || !shelf->unkept.bucket.counters) {
         if (shelf)
             free_apart(shelf->buckets.slots);
         free_apart(shelf);
@@ -115,6 +126,7 @@ struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool
     }
     shelf->stream = stream;
     shelf->mempool = mempool;
+    sum_up(&shelf->unkept);
     const struct segment_settings *segments = &pool->settings.stream_ordered.segments;
     shelf->segments = (struct segments){.kind = &shelf_segments_kind,
                                         .table = &streams_of(pool)->blocks,
@@ -156,13 +168,18 @@ struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t
     lock_must_be_held(&shelf->stream->lock);
     if (!bucket_set_make_room(&shelf->buckets) || !may_add_bucket(streams_of(pool)))
         return NULL;
-    struct stream_holders *holders = stream_holders_get(streams_of(pool), shelf->mempool, bytes);
-    struct shelf_bucket *made = holders ? allocate_apart(STREAM_APART, sizeof *made) : NULL;
+    struct streams *streams = streams_of(pool);
+    struct stream_holders *holders = stream_holders_get(streams, shelf->mempool, bytes);
+    struct stream_holders *of_device = stream_holders_get(streams, shelf->stream->on_device, bytes);
+    struct shelf_bucket *made =
+        holders && of_device ? allocate_apart(STREAM_APART, sizeof *made) : NULL;
     if (!made)
         return NULL;
     made->holders = holders;
+    made->of_device = of_device;
     made->bucket.bytes = bytes;
     made->bucket.counters = counters_of_size(pool, shelf, bytes);
+    sum_up(made);
     made->requests = size_class_span(&shelf->stream->on_device->classes, bytes, 1);
     bucket_set_add(&shelf->buckets, &made->bucket);
     return &made->bucket;
@@ -199,6 +216,55 @@ void shelf_has_new_owner(struct stream *stream, uint64_t now)
 }
 
 /* ---- blocks coming and going ---- */
+
+/* What is counted where so much is used. */
+static uint64_t counted_of(uint64_t used, uint64_t counted)
+{
+    return used < counted ? rest_of(used, SHELF_STEP / 2) : used;
+}
+
+static void note_bucket(struct shelf_bucket *bucket)
+{
+    const struct bucket_counters *counters = bucket->bucket.counters;
+    struct stream_holders *all = bucket->of_device;
+    uint64_t live =
+        rest_of(counter_get(&counters->reserved_bytes), counter_get(&counters->free_bytes));
+    uint64_t counted = counted_of(live, bucket->counted_bytes);
+    uint64_t more = counted - bucket->counted_bytes; /* modulo 2^64 */
+    uint64_t sum = atomic_fetch_add_explicit(&all->live_bytes, more, memory_order_relaxed) + more;
+    counter_raise_shared(&atomic_load_explicit(&all->peaks, memory_order_relaxed)->peak_live_bytes,
+                         sum);
+    bucket->peak_live_bytes = larger_of(bucket->peak_live_bytes, live);
+    bucket->counted_bytes = counted;
+    bucket->noted_up_to = smaller_of(bucket->peak_live_bytes, counted + SHELF_STEP);
+}
+
+static void note_all_buckets(struct shelf *shelf)
+{
+    for (struct bucket *b = shelf->buckets.first; b; b = b->next)
+        note_bucket(shelf_bucket_of(b));
+    note_bucket(&shelf->unkept);
+}
+
+void shelf_note_used(struct shelf *shelf, struct bucket *bucket)
+{
+    lock_must_be_held(&shelf->stream->lock);
+    struct stream_device *device = shelf->stream->on_device;
+    uint64_t used = counter_get(&shelf->used_bytes);
+    uint64_t counted = counted_of(used, shelf->counted_bytes);
+    uint64_t more = counted - shelf->counted_bytes; /* modulo 2^64 */
+    uint64_t live =
+        atomic_fetch_add_explicit(&device->live_bytes, more, memory_order_relaxed) + more;
+    counter_raise_shared(&device->counters->peak_requested, live);
+    mempool_raise(&device->peak_live, live);
+    counter_raise_to(&shelf->peak_used_bytes, used);
+    shelf->counted_bytes = counted;
+    shelf->noted_up_to = smaller_of(counter_get(&shelf->peak_used_bytes), counted + SHELF_STEP);
+    if (bucket)
+        note_bucket(shelf_bucket_of(bucket));
+    else
+        note_all_buckets(shelf);
+}
 
 static void put_among_clean(struct stream *stream, struct bucket *bucket,
                             struct stream_block *block)

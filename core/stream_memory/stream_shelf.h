@@ -4,8 +4,7 @@
  * core/pool/pool_stream.c, which does nothing else where the stream's own order is enough, and for
  * the files that do the rest.
  *
- * Locking: all of them with the stream's lock held, but for shelf_of, shelf_granules and
- * shelf_asked.
+ * Locking: all of them with the stream's lock held, but for shelf_of and shelf_asked.
  */
 #ifndef CUDAPOOL_CORE_STREAM_SHELF_H
 #define CUDAPOOL_CORE_STREAM_SHELF_H
@@ -26,8 +25,10 @@
 
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
-    struct size_span requests;      /* that it serves */
-    struct stream_holders *holders; /* of its memory pool and size */
+    struct size_span requests;                            /* that it serves */
+    struct stream_holders *holders;                       /* of its memory pool and size */
+    struct stream_holders *of_device;                     /* of its device and size */
+    uint64_t peak_live_bytes, counted_bytes, noted_up_to; /* as in struct shelf, of its blocks */
     uint64_t room; /* so many may be free before a free has to look at more; 0 while the stream is
                       not listed in holders, and where blocks are cut */
     unsigned looks_in_vain; /* other streams' looks in vain at what is pending here, since one took
@@ -50,10 +51,12 @@ struct shelf {
     _Alignas(STREAM_APART) struct stream *stream;
     struct mempool *mempool;
     struct bucket_set buckets;
-    struct bucket unkept; /* live blocks of sizes that are not kept */
-    counter used_bytes;   /* by the program, in the driver's granules */
-    counter kept_bytes;   /* all blocks, live ones included, likewise */
+    struct shelf_bucket unkept; /* live blocks of sizes that are not kept */
+    counter used_bytes;         /* by the program, as it asked for them */
+    counter plainly_freed;      /* by the program's cuMemFree, ever, as it asked for them */
     counter peak_used_bytes;
+    uint64_t counted_bytes;    /* of used_bytes, in the device's sum: see shelf_note_used */
+    uint64_t noted_up_to;      /* that function need not look while no more than this is used */
     struct shelf *next;        /* of the same stream; written before it is listed */
     struct shelf *next_recent; /* of the same stream, in the order in which they were last used */
     struct shelf_bucket *by_request[SHELF_PLACES]; /* that served such a request last, or NULL; see
@@ -65,14 +68,6 @@ struct shelf {
 static inline bool shelf_splits(const struct stream *stream)
 {
     return stream->on_device->classes.policy == BUCKETS_SPLIT;
-}
-
-/* What the driver counts for an allocation of so many bytes. */
-#define STREAM_GRANULE 512u
-
-static inline uint64_t shelf_granules(uint64_t bytes)
-{
-    return size_class_up(bytes, STREAM_GRANULE);
 }
 
 static inline struct shelf *shelf_of(const struct stream_block *block)
@@ -146,16 +141,39 @@ static inline struct bucket *shelf_bucket_for(struct shelf *shelf, uint64_t byte
 
 /* ---- blocks coming and going ---- */
 
+/* What the program holds on a device is summed up without a walk over its streams. Each shelf
+ * counts its part in steps, and never more than it has:
+ *
+ *   used_bytes - SHELF_STEP <= counted_bytes <= used_bytes
+ *
+ * The same is done for each size, but that a bucket's fall is counted only with one of the shelf.
+ */
+#define SHELF_STEP (UINT64_C(32) << 20)
+
+/* Counts all that is used; where less than counted_bytes is, half a step less, so that not each
+ * free counts anew. Raises the shelf's peak and the device's. */
+void shelf_note_used(struct shelf *shelf, struct bucket *bucket);
+
+/* So many bytes more are to be reserved in the bucket. What streams take from each other is in the
+ * peak of its size once. */
+static inline void shelf_raise_reserved(const struct bucket *bucket, uint64_t bytes)
+{
+    struct stream_holders *all = shelf_bucket_of((struct bucket *)(uintptr_t)bucket)->of_device;
+    uint64_t reserved =
+        atomic_fetch_add_explicit(&all->reserved_bytes, bytes, memory_order_relaxed) + bytes;
+    counter_raise_shared(
+        &atomic_load_explicit(&all->peaks, memory_order_relaxed)->peak_reserved_bytes, reserved);
+}
+
 static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
                                   const struct stream_block *block)
 {
     lock_must_be_held(&shelf->stream->lock);
     uint64_t bytes = block->block.bytes;
     counter_add(&shelf->stream->reserved_bytes, bytes);
-    counter_add(&shelf->kept_bytes, shelf_granules(bytes));
+    /* The peak comes first: see stats.h. */
+    shelf_raise_reserved(bucket, bytes);
     counter_add(&bucket->counters->reserved_bytes, bytes);
-    counter_raise_to(&bucket->counters->peak_reserved_bytes,
-                     counter_get(&bucket->counters->reserved_bytes));
 }
 
 static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
@@ -164,18 +182,20 @@ static inline void shelf_count_out(struct shelf *shelf, struct bucket *bucket,
     lock_must_be_held(&shelf->stream->lock);
     uint64_t bytes = block->block.bytes;
     counter_subtract(&shelf->stream->reserved_bytes, bytes);
-    counter_subtract(&shelf->kept_bytes, shelf_granules(bytes));
     counter_subtract(&bucket->counters->reserved_bytes, bytes);
+    atomic_fetch_sub_explicit(&shelf_bucket_of(bucket)->of_device->reserved_bytes, bytes,
+                              memory_order_relaxed);
 }
 
 static inline void shelf_count_live(struct shelf *shelf, struct bucket *bucket, uint64_t asked)
 {
-    uint64_t used = counter_get(&shelf->used_bytes) + shelf_granules(asked);
+    uint64_t used = counter_get(&shelf->used_bytes) + asked;
     struct bucket_counters *counters = bucket->counters;
     counter_set(&shelf->used_bytes, used);
-    counter_raise_to(&shelf->peak_used_bytes, used);
-    counter_raise_to(&counters->peak_live_bytes,
-                     counter_get(&counters->reserved_bytes) - counter_get(&counters->free_bytes));
+    uint64_t live = counter_get(&counters->reserved_bytes) - counter_get(&counters->free_bytes);
+    if (__builtin_expect(used > shelf->noted_up_to || live > shelf_bucket_of(bucket)->noted_up_to,
+                         0))
+        shelf_note_used(shelf, bucket);
 }
 
 static inline uint64_t shelf_asked(const struct stream_block *block)
@@ -186,7 +206,19 @@ static inline uint64_t shelf_asked(const struct stream_block *block)
 static inline void shelf_count_not_live(struct shelf *shelf, const struct stream_block *block)
 {
     lock_must_be_held(&shelf->stream->lock);
-    counter_subtract(&shelf->used_bytes, shelf_granules(shelf_asked(block)));
+    counter_subtract(&shelf->used_bytes, shelf_asked(block));
+}
+
+/* After a block was counted as not live, and as free or as out. */
+static inline bool shelf_has_fallen(const struct shelf *shelf)
+{
+    return counter_get(&shelf->used_bytes) < shelf->counted_bytes;
+}
+
+static inline void shelf_follow_fall(struct shelf *shelf)
+{
+    if (__builtin_expect(shelf_has_fallen(shelf), 0))
+        shelf_note_used(shelf, NULL);
 }
 
 static inline void shelf_count_clean(struct stream *stream, struct bucket *bucket, uint64_t bytes)

@@ -11,7 +11,7 @@
 /* Bytes of stream-ordered blocks, of one device or (NULL) all. */
 struct stream_bytes {
     uint64_t live, cached, pending;
-    uint64_t requested; /* of the live ones, as asked for, in the driver's granules */
+    uint64_t requested; /* of the live ones, as asked for */
     uint64_t spare;     /* of segments, in no block */
 };
 struct stream_bytes stream_sum(struct pool *pool, const struct device *device);

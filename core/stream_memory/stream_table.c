@@ -1,6 +1,5 @@
 #include "stream_table.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -255,8 +254,9 @@ void streams_are_barred(struct pool *pool, struct context *context)
 static void wait_for_naming_threads(const struct stream *stream)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
+    uint64_t started = monotonic_now();
     while (atomic_load_explicit(&stream->naming_threads, memory_order_acquire) != 0)
-        sched_yield();
+        patient_nap(started);
 }
 
 void streams_end_handle(struct pool *pool, CUstream handle)

@@ -75,7 +75,7 @@ struct streams {
                                           before memory was in use; the free places are at the end.
                                           Relaxed: such a launch comes before the stream's first
                                           use */
-    struct pause sums, uses, settling, releases[2], releases_behind[2];
+    struct pause uses, settling, releases[2], releases_behind[2];
 
     /* Blocks: each field is written by the file that it names. */
     _Atomic bool in_use; /* memory is about to be handed out: from then on the program's events are
@@ -85,6 +85,8 @@ struct streams {
     _Atomic(struct stream_holders *) holders[STREAMS_SIZES]; /* by their hash; stream_holders.c */
     _Atomic unsigned released_from; /* where many streams are looked through from for what can
                                        go back. Relaxed: any place will do; stream_choice.c */
+    _Atomic unsigned moving; /* threads that ask the driver for a block or hand it some, and have
+                                not counted them yet: see mempool_others */
     _Atomic unsigned going_home; /* threads that take parts home. The release of each pairs with the
                                     acquire of who waits for them; stream_aside.c */
     struct stream_block_records records; /* stream_block.c */
@@ -94,11 +96,11 @@ struct streams {
     pthread_mutex_t mempool_lock; /* guards the list and the records, see mempool.h */
     _Atomic(struct mempool *) mempools;
     unsigned mempool_count;
-    uint64_t mempool_version;  /* changes when the program has chosen a pool */
-    _Atomic bool has_unserved; /* never unset. Relaxed: it only saves looks */
-    uint64_t unserved_used_at; /* on the monotonic clock, as the housekeeper saw it, which alone
-                                  uses it: see mempool_unserved.h, also for the next one */
-    _Atomic(struct machine *) machine; /* NULL: not read yet */
+    uint64_t mempool_version;      /* changes when the program has chosen a pool */
+    _Atomic bool has_unserved;     /* never unset. Relaxed: it only saves looks */
+    uint64_t unserved_used_at;     /* on the monotonic clock, as the housekeeper saw it, which alone
+                                      uses it: see mempool_unserved.h, also for the next one */
+    const struct machine *machine; /* written as the pool starts. NULL: of no use */
 
     /* Events: written by program_events.c. */
     struct event_shard *events;
@@ -121,18 +123,26 @@ struct stream_device {
     uint64_t reserve_floor; /* bytes; 0 where blocks are cut out of larger ones */
     _Atomic(struct mempool *)
         mempool; /* the current one; NULL: to be asked for. See mempool_list.c */
-    _Atomic(CUmemoryPool) default_mempool;     /* NULL: to be asked for */
-    char apart[64];                            /* every call reads what is above, few write it */
-    _Atomic uint64_t reserved_bytes;           /* of all stream-ordered blocks of the device */
+    _Atomic(CUmemoryPool) default_mempool; /* NULL: to be asked for */
+    char apart[64];                        /* every call reads what is above, few write it */
+    _Atomic uint64_t reserved_bytes;       /* of all stream-ordered blocks of the device */
+    _Atomic uint64_t
+        live_bytes; /* of these, in the program's hands and as it asked for them, as far
+                       as shelves have counted them: see shelf_note_used. Relaxed */
     _Atomic uint64_t peak_live, peak_reserved; /* bytes, since the program began them anew: see
                                                   stream_peaks.h. Relaxed */
-    struct kind_counters *counters;   /* in the figures: peaks as seen when more memory was taken */
+    struct kind_counters *counters;            /* in the figures */
+    _Atomic(struct bucket_counters *)
+        passed_by;                    /* in the figures: see stream_count_passed_by. NULL:
+                                         none. Relaxed: what is there has counters */
     _Atomic uint64_t idle_checked_at; /* on the monotonic clock: when idle blocks were last looked
                                          for. It chooses who looks */
     _Atomic uint64_t left_bytes; /* that were left of the device when pending blocks were last given
                                     events; 0: never */
-    _Atomic uint64_t vain_until; /* on the monotonic clock: what is pending was just waited for in
-                                    vain. It only saves waits */
+    _Atomic uint64_t look_again_at; /* on the monotonic clock: the device was given time to tell
+                                       what is over, and told nothing. Relaxed, like the next one:
+                                       they only save looks */
+    _Atomic uint64_t looked_at;     /* bytes that were pending then */
 };
 
 /* Also where stream-ordered memory is switched off. */

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "../driver_api.h"
+#include "../random/virtual_time.h"
 
 static const size_t sizes[] = {1000, 65536, 300000, 1 << 20, 5 << 20};
 static const size_t crowding_sizes[] = {1 << 10, 4 << 10, 64 << 10, 256 << 10,
@@ -109,6 +110,7 @@ int main(int argc, char **argv)
     const char *what = argc > 2 ? argv[2] : "";
     CUdevice device;
     CUcontext context;
+    virtual_time_moves();
     check(cuInit(0), "cuInit");
     check(cuDeviceGet(&device, 0), "cuDeviceGet");
     check(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");

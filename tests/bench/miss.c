@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "../driver_api.h"
+#include "../random/virtual_time.h"
 
 /* Sizes from 512 bytes on, eight to a doubling, as the pool's buckets are. */
 enum { MOST_BLOCKS = 100000, MOST_SIZES = 128 };
@@ -35,6 +36,7 @@ int main(int argc, char **argv)
     CUcontext context;
     if (count > (sizes ? MOST_SIZES : MOST_BLOCKS))
         return 2;
+    virtual_time_moves();
     check(cuInit(0), "cuInit");
     check(cuDeviceGet(&device, 0), "cuDeviceGet");
     check(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");

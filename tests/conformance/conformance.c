@@ -36,7 +36,9 @@
 #include "conformance.h"
 #include "graphs.h"
 #include "pinned.h"
+#include "pool_figures.h"
 #include "pools.h"
+#include "virtual_memory.h"
 
 struct gpu gpu;
 
@@ -484,6 +486,27 @@ static void free_without_a_context_waits(void)
     if (!gpu.pool)
         printf("fact cuMemFree without a context waits: %d\n", ms > 35);
     SUCCEEDS(cuCtxSynchronize());
+}
+
+static void info_wants_neither_number(void)
+{
+    size_t available = 1, total = 0, all = 0;
+    SUCCEEDS(cuMemGetInfo_v2(NULL, &total));
+    SUCCEEDS(cuMemGetInfo_v2(&available, NULL));
+    CHECK(available == free_memory());
+    SUCCEEDS(cuMemGetInfo_v2(&available, &all));
+    CHECK(total == all);
+    SUCCEEDS(cuMemGetInfo_v2(NULL, NULL));
+}
+
+/* Also of what a pool keeps free. */
+static void info_of_freed_memory_needs_no_total(void)
+{
+    CUdeviceptr address = allocate(64 * MIB);
+    size_t available = 0;
+    SUCCEEDS(cuMemFree_v2(address));
+    SUCCEEDS(cuMemGetInfo_v2(&available, NULL));
+    CHECK(available == free_memory());
 }
 
 static void info_counts_freed_memory(void)
@@ -1420,7 +1443,9 @@ static void most_used_bytes_start_again(void)
     SUCCEEDS(cuMemFreeAsync(block, gpu.a));
     SUCCEEDS(cuStreamSynchronize(gpu.a));
     SUCCEEDS(cuMemPoolGetAttribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &most));
-    CHECK(most == with);
+    if (most != with)
+        fail("the most used bytes: expected %llu, got %llu", (unsigned long long)with,
+             (unsigned long long)most);
 }
 
 /* And the default one is current again. */
@@ -2734,6 +2759,7 @@ static const struct row {
     ROW(free_async_twice_is_invalid),
     ROW(free_inside_a_block_is_invalid),
     ROW(alloc_of_too_much_is_out_of_memory),
+    ROW(memory_freed_in_order_is_not_waited_for),
     ROW(range_is_what_was_asked_for),
     ROW(range_attribute_is_what_was_asked_for),
     ROW(freed_memory_is_unknown),
@@ -2744,6 +2770,8 @@ static const struct row {
     ROW(free_needs_no_context),
     ROW(free_without_a_context_of_other_pointers),
     ROW(free_without_a_context_waits),
+    ROW(info_wants_neither_number),
+    ROW(info_of_freed_memory_needs_no_total),
     ROW(info_counts_freed_memory),
     ROW(info_counts_whole_pages_only),
     ROW(buffer_ids_are_never_used_again),
@@ -2785,6 +2813,10 @@ static const struct row {
     ROW(thresholds_read_back_as_they_were_set),
     ROW(freed_blocks_are_not_used_bytes),
     ROW(most_used_bytes_start_again),
+    ROW(used_bytes_are_what_was_asked_for),
+    ROW(used_bytes_after_plain_frees),
+    ROW(used_bytes_after_plain_frees_of_the_default_pool),
+    ROW(maps_on_a_full_device),
     ROW(destroyed_pools_live_as_long_as_their_memory),
     ROW(each_thread_has_its_own_stream),
     ROW(stream_ids_are_never_used_again),
@@ -2961,6 +2993,7 @@ static const struct row {
     HOST_ROW(host_frees_by_other_calls),
     HOST_ROW(host_memory_of_destroyed_contexts),
     HOST_ROW(host_memory_is_registered),
+    HOST_ROW(host_memory_is_unregistered_by_its_address),
     HOST_ROW(host_memory_after_a_fork),
     HOST_ROW(host_memory_needs_no_limit),
     HOST_ROW(other_contexts_use_host_memory),

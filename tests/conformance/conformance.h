@@ -106,6 +106,10 @@ int count_type(CUgraph graph, CUgraphNodeType type);
 CUgraphExec instantiate(CUgraph graph);
 void launch_and_wait(CUgraphExec exec); /* on stream a */
 
+/* --- rows about calls that are out of memory: refusals.c ---------------------------------------*/
+
+void memory_freed_in_order_is_not_waited_for(void);
+
 /* --- rows about threads and processes: processes.c ---------------------------------------------*/
 
 /* What a process of such a row does. */

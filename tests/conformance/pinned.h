@@ -100,6 +100,7 @@ void destroyed_contexts_can_be_asked(void);
 void host_frees_by_other_calls(void);
 void host_memory_of_destroyed_contexts(void);
 void host_memory_is_registered(void);
+void host_memory_is_unregistered_by_its_address(void);
 void host_memory_after_a_fork(void);
 void host_memory_needs_no_limit(void);
 void other_contexts_use_host_memory(void);

@@ -18,7 +18,7 @@
 #include "pinned.h"
 #include "processes.h"
 
-enum { PAGE = 4096, SMALL = 65536 };
+enum { PAGE = 4096, SMALL = 65536, LARGE = 4 << 20 };
 
 /* --- frees -------------------------------------------------------------------------------------*/
 
@@ -355,6 +355,77 @@ static double registers_and_then_frees(void)
     return cuMemFreeHost(block);
 }
 
+/* --- unregistering an address inside -----------------------------------------------------------*/
+
+static void *map_and_register(void)
+{
+    void *own = map(SMALL);
+    SUCCEEDS(cuMemHostRegister_v2(own, SMALL, 0));
+    return own;
+}
+
+static double unregisters_from(size_t offset)
+{
+    return cuMemHostUnregister((char *)map_and_register() + offset);
+}
+
+static double unregisters_one_byte_inside(void)
+{
+    return unregisters_from(1);
+}
+
+static double unregisters_one_page_inside(void)
+{
+    return unregisters_from(PAGE);
+}
+
+static double unregisters_the_last_byte(void)
+{
+    return unregisters_from(SMALL - 1);
+}
+
+static double unregisters_after_an_address_inside(void)
+{
+    char *own = map_and_register();
+    cuMemHostUnregister(own + PAGE);
+    return cuMemHostUnregister(own);
+}
+
+static double asks_for_flags_after_an_address_inside(void)
+{
+    char *own = map_and_register();
+    unsigned int flags;
+    cuMemHostUnregister(own + PAGE);
+    return cuMemHostGetFlags(&flags, own);
+}
+
+static double unregisters_inside_a_block(void)
+{
+    return cuMemHostUnregister((char *)allocate_host(SMALL, 0) + PAGE);
+}
+
+static double unregisters_inside_a_large_block(void)
+{
+    return cuMemHostUnregister((char *)allocate_host(LARGE, 0) + LARGE / 2);
+}
+
+static double unregisters_inside_a_block_and_then_frees(void)
+{
+    char *block = allocate_host(LARGE, 0);
+    cuMemHostUnregister(block + LARGE / 2);
+    return cuMemFreeHost(block);
+}
+
+static double unregisters_ordinary(void)
+{
+    return cuMemHostUnregister(map(SMALL));
+}
+
+static double unregisters_null(void)
+{
+    return cuMemHostUnregister(NULL);
+}
+
 /* --- the table ---------------------------------------------------------------------------------*/
 
 enum topic {
@@ -364,6 +435,7 @@ enum topic {
     OTHER_CALLS,
     DESTROYED,
     REGISTERED,
+    UNREGISTERED,
     FORK_NOTES,
     FORK_FACTS,
     LIMITS,
@@ -426,6 +498,23 @@ static const struct probe {
     {REGISTERED, OK, "cuMemFreeHost of a block after that", unregisters_and_then_frees},
     {REGISTERED, OK, "cuMemFreeHost of a block that was to be registered",
      registers_and_then_frees},
+    {UNREGISTERED, INVALID, "cuMemHostUnregister one byte inside registered memory",
+     unregisters_one_byte_inside},
+    {UNREGISTERED, INVALID, "cuMemHostUnregister one page inside registered memory",
+     unregisters_one_page_inside},
+    {UNREGISTERED, INVALID, "cuMemHostUnregister of registered memory's last byte",
+     unregisters_the_last_byte},
+    {UNREGISTERED, OK, "cuMemHostUnregister of the start, after an address inside",
+     unregisters_after_an_address_inside},
+    {UNREGISTERED, OK, "cuMemHostGetFlags of the start, after cuMemHostUnregister inside",
+     asks_for_flags_after_an_address_inside},
+    {UNREGISTERED, INVALID, "cuMemHostUnregister inside a block", unregisters_inside_a_block},
+    {UNREGISTERED, INVALID, "cuMemHostUnregister inside a large block",
+     unregisters_inside_a_large_block},
+    {UNREGISTERED, OK, "cuMemFreeHost of a large block, after cuMemHostUnregister inside",
+     unregisters_inside_a_block_and_then_frees},
+    {UNREGISTERED, INVALID, "cuMemHostUnregister of NULL", unregisters_null},
+    {UNREGISTERED, ANY, "cuMemHostUnregister of ordinary memory", unregisters_ordinary},
     {FORK_NOTES, ANY,
      "a child reads its parent's memory (0: sees it, 1: other bytes, -10 and less: a signal)",
      child_reads},
@@ -576,6 +665,11 @@ void host_memory_of_destroyed_contexts(void)
 void host_memory_is_registered(void)
 {
     tell_topic(REGISTERED);
+}
+
+void host_memory_is_unregistered_by_its_address(void)
+{
+    tell_topic(UNREGISTERED);
 }
 
 void host_memory_after_a_fork(void)

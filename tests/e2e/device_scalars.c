@@ -133,7 +133,7 @@ static void ahead(void)
     CU((CUresult)scalars.destroy(scalar));
 }
 
-static _Atomic bool is_over;
+static _Atomic bool is_over, is_setting;
 static CUcontext context;
 
 static void *set_on_and_on(void *unused)
@@ -143,9 +143,7 @@ static void *set_on_and_on(void *unused)
     CU(cuCtxSetCurrent(context));
     CUstream own = new_stream();
     cudapool_scalar scalar = scalars.create(sizeof(unsigned int));
-    /* None can be made while the other thread captures. */
-    while (!scalar && !is_over)
-        scalar = scalars.create(sizeof(unsigned int));
+    is_setting = true;
     for (unsigned int i = 0; !is_over; i++) {
         CU((CUresult)scalars.set(scalar, &i, own));
         verify(&kernels, own, scalars.address(scalar), 1, i, wrong);
@@ -159,6 +157,9 @@ static void beside(void)
     open_device();
     CU(cuCtxGetCurrent(&context));
     pthread_create(&thread, NULL, set_on_and_on, NULL);
+    /* Memory is taken before the first capture, which taking it would spoil. */
+    while (!is_setting)
+        sleep_ms(1);
     for (int i = 0; i < 200; i++) {
         CUgraphExec executable = capture(wrong);
         CU(cuGraphExecDestroy(executable));

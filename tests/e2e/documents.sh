@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The documents: what they link is there, the chart is what the results say, what they tell of
-# settings is what the declarations say, and the README stays short.
+# settings is what the declarations say, each claim has its test, and the README stays short.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 failed=0
@@ -19,6 +19,7 @@ check "the README has at most 250 lines" "$([ "$lines" -le 250 ] || echo "$lines
 if command -v python3 >/dev/null; then
     check "the chart is what RESULTS.md says" "$(scripts/results_chart.py check 2>&1)"
     check "RULES.md is what the mutations say" "$(tests/mutations/rules.py check 2>&1)"
+    check "every claim of the pages and every setting has a test (tests/CLAIMS.md)" "$(tests/claims.py 2>&1)"
 
     anew=$(mktemp -d)
     trap 'rm -rf "$anew"' EXIT
@@ -29,6 +30,8 @@ if command -v python3 >/dev/null; then
         check "${file#./} is what settings.def says (make settings writes it)" \
             "$(diff "$file" "$anew/$file" 2>&1)"
     done
+else
+    echo "skip the chart, RULES.md, CLAIMS.md and what is told of settings: there is no python3"
 fi
 # shellcheck disable=SC2016 # backticks of Markdown
 other_defaults=$(grep -oE '^\| `[a-z_.]+` \| `[^`]+` \|' README.md | while read -r row; do

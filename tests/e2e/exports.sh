@@ -15,7 +15,7 @@ readelf_of=${READELF:-readelf}
 
 # Names come out of the list as the compiler sees it, without a comment or a condition.
 printf '#define ENTRY_POINT(name, parameters) ENTRY name\n#include "%s"\n' \
-    "$here/shim/entry_points.def" | "${CC:-cc}" -E -P -x c - |
+    "$here/shim/entry_points.def" | ${CC:-cc} -E -P -x c - |
     sed -n 's/^ *ENTRY //p; s/.* ENTRY //p' | sort -u >"$work/list"
 {
     echo dlsym

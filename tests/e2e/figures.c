@@ -4,10 +4,12 @@
  * usage: figures exit|_exit|abort|kill|sizes|exec|fork|wait   allocates and frees, and ends that
  * way figures work FILE           goes on in threads until it is killed figures rounds COUNT
  * CUDAPOOL PRELOAD DIRECTORY      kills such a one at random moments figures truncated BYTES FILES
- * FILES, a shell's pattern, are truncated meanwhile, and it goes on in threads figures leave_child
+ * FILES, a shell's pattern, are truncated meanwhile, and it goes on in threads figures
+ * truncated_for_deaf BYTES FILES    the same, and all signals are blocked figures leave_child
  * a child of a fork goes on when it is killed, for two seconds figures bus WHAT            gets a
  * SIGBUS that has nothing to do with figures: of a page that its file does not have, "handled"
- * where it has a handler, "chained" where that one calls the one before it, or "sent"
+ * where it has a handler, "chained" where that one calls the one before it, or "sent", or "awaited"
+ * by a thread of many that block it
  *
  * Each thread of "work" has a block size of its own and keeps a tally in FILE, which is mapped:
  * what it has begun, and what it has completed. Whatever moment the kill hits, what the figures say
@@ -105,6 +107,13 @@ static void *take_and_give(void *argument)
     return NULL;
 }
 
+static void block_all_signals(void)
+{
+    sigset_t all;
+    sigfillset(&all);
+    CHECK(pthread_sigmask(SIG_BLOCK, &all, NULL) == 0);
+}
+
 static void go_on_when_truncated(off_t bytes, const char *pattern)
 {
     pthread_t threads[THREADS];
@@ -164,9 +173,44 @@ static void touch_own_page(void)
         *(volatile char *)own_page = 1;
 }
 
+static void *use_the_pool(void *barrier)
+{
+    CU(cuCtxSetCurrent(shared_context));
+    CU(cuMemFree_v2(take(MIB)));
+    pthread_barrier_wait(barrier); /* it may be sent now */
+    pthread_barrier_wait(barrier); /* it has come */
+    return NULL;
+}
+
+/* Every thread blocks the signal, and one waits for it. */
+static void await_bus_error(void)
+{
+    pthread_t thread;
+    pthread_barrier_t barrier;
+    sigset_t bus_error;
+    siginfo_t info;
+    CU(cuCtxGetCurrent(&shared_context));
+    /* So much that the pool makes a thread of its own. */
+    CU(cuMemFree_v2(take(64 * MIB)));
+    pthread_barrier_init(&barrier, NULL, 2);
+    CHECK(pthread_create(&thread, NULL, use_the_pool, &barrier) == 0);
+    pthread_barrier_wait(&barrier);
+    CHECK(sigqueue(getpid(), SIGBUS, (union sigval){.sival_int = 5}) == 0);
+    sigemptyset(&bus_error);
+    sigaddset(&bus_error, SIGBUS);
+    CHECK(sigtimedwait(&bus_error, &info, &(struct timespec){.tv_sec = 30}) == SIGBUS);
+    CHECK(info.si_code == SI_QUEUE && info.si_value.sival_int == 5);
+    pthread_barrier_wait(&barrier);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 /* Twice: a handler that stood aside once must not be missed, nor come back. */
 static void get_a_bus_error(const char *what)
 {
+    if (strcmp(what, "awaited") == 0) {
+        await_bus_error();
+        return;
+    }
     if (strcmp(what, "sent") == 0) {
         union sigval value = {.sival_int = 5};
         CHECK(sigqueue(getpid(), SIGBUS, value) == 0);
@@ -371,6 +415,8 @@ int main(int argc, char **argv)
     CUcontext context;
     if (strcmp(argv[1], "bus") == 0 && (argv[2][0] == 'h' || argv[2][0] == 'c'))
         handle_bus_errors(on_own_bus_error);
+    if (strcmp(argv[1], "bus") == 0 && argv[2][0] == 'a')
+        block_all_signals();
     CU(cuInit(0));
     CU(cuCtxCreate_v2(&context, 0, 0));
     if (strcmp(argv[1], "work") == 0 && argc == 3) {
@@ -381,7 +427,9 @@ int main(int argc, char **argv)
         allocate_and_free_32();
     else
         allocate_and_free();
-    if (strcmp(argv[1], "truncated") == 0 && argc == 4)
+    if (strcmp(argv[1], "truncated_for_deaf") == 0)
+        block_all_signals();
+    if (strncmp(argv[1], "truncated", strlen("truncated")) == 0 && argc == 4)
         go_on_when_truncated(atol(argv[2]), argv[3]);
     if (strcmp(argv[1], "bus") == 0 && argc == 3)
         get_a_bus_error(argv[2]);

@@ -8,7 +8,7 @@
 program=$programs/figures
 cudapool=$BUILD/cudapool
 runtime=$(mktemp -d /dev/shm/cudapool-test-XXXXXX) || {
-    echo "ok figures: left out, there is no /dev/shm"
+    skip figures "there is no /dev/shm"
     exit 0
 }
 trap 'rm -rf "$work" "$runtime"' EXIT
@@ -133,9 +133,9 @@ fi
 
 # --- truncated -------------------------------------------------------------------------------------------
 
-truncated() { # bytes, how it reports
+truncated() { # bytes, how it reports, case of the program
     clean_up
-    on_pool "CUDAPOOL_FIGURES=$named" "$2" -- "$program" truncated "$1" "$named/*.figures" \
+    on_pool "CUDAPOOL_FIGURES=$named" "$2" -- "$program" "${3:-truncated}" "$1" "$named/*.figures" \
         >"$work/stdout" 2>"$work/stderr" && [ ! -s "$work/stdout" ] && count_in "$named" 0
 }
 no_report="cudapool: report: there is none: somebody has truncated the file of this process's figures"
@@ -144,6 +144,7 @@ if [ "$SANITIZE" != thread ]; then
     for bytes in 0 1 4096 8192 61440; do
         expect "a file that is truncated to $bytes bytes while it is counted in" truncated $bytes CUDAPOOL_REPORT=stderr
         expect_lines "is one line" "$work/stderr" "$no_report"
+        expect "and $bytes bytes in threads that block SIGBUS" truncated $bytes CUDAPOOL_REPORT=stderr truncated_for_deaf
     done
     expect "and no report" truncated 0 "CUDAPOOL_REPORT=$work/truncated.json"
     expect "of any kind" test ! -e "$work/truncated.json"
@@ -176,6 +177,7 @@ if [ -z "$SANITIZE" ]; then # whose handler comes first
     expect "as does one that is sent" test $? -eq 135
     expect "unless it has a handler" bus handled
     expect "which may call the one before it" bus chained
+    expect "or waits for it" bus awaited
     clean_up
 fi
 

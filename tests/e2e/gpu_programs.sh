@@ -1,16 +1,8 @@
 #!/usr/bin/env bash
-# The programs of tests/gpu, scaled down, on the simulated driver: without the pool, with it, and
-# with growth budgets from nothing to plenty. What each checks, its source says.
-# shellcheck source=tests/e2e/interposition_lib.sh disable=SC2317
-. "$(dirname "$0")/interposition_lib.sh"
-
-export SIMCUDA_MEMORY=512MiB # an emulator passes it on
-programs=$BUILD/tests/gpu
-hazard=("$programs/hazard" threads=4 streams=4 rounds=16 us=1500)
-fill_memory=("$programs/fill_memory" cycles=3 largest_mib=64 kernel_ms=100)
-tight=("$programs/tight" threads=8 rounds=500)
-soak=("$programs/soak" seconds=1 threads=4 largest_mib=256)
-capture=("$programs/capture" rounds=2 replays=4)
+# The programs of tests/gpu, scaled down, on the simulated driver: without the pool, and with it. What each
+# checks, its source says. gpu_budgets.sh runs them with other settings.
+# shellcheck source=tests/e2e/gpu_programs_lib.sh disable=SC2317
+. "$(dirname "$0")/gpu_programs_lib.sh"
 
 # A careless program need not meet its bad luck at the first try, nor soon on a busy machine: each
 # try is twice as long as the one before.
@@ -91,11 +83,11 @@ if [ -z "${RUN_WITH:-}" ]; then # they start themselves again
         # shellcheck disable=SC2086 # words
         expect "neighbours, $case, plain driver" on_shared on_driver $case
         # shellcheck disable=SC2086
-        expect_of_others "neighbours, $case" on_shared on_pool $case
+        expect "neighbours, $case" on_shared on_pool $case
     done
-    idle=1s expect_of_others "neighbours, idle" on_shared on_pool idle idle_ms=1000 giving_ms=3000
+    idle=1s expect "neighbours, idle" on_shared on_pool idle idle_ms=1000 giving_ms=3000
     expect "neighbours, wakeups" on_shared on_pool wakeups
-    expect_of_others "neighbours, group" on_shared on_pool group processes=20 each_mib=16 seconds=3
+    expect "neighbours, group" on_shared on_pool group processes=20 each_mib=16 seconds=3
 fi
 
 # Its rows are the facts that the pool leans on: with the pool in front nothing may change but what
@@ -104,43 +96,6 @@ expect "conformance, plain, writes its facts" on_driver SIMCUDA_DEVICES=2 \
     SIMCUDA_SHARED="$work/devices" "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
 expect "conformance, pool" on_pool SIMCUDA_DEVICES=2 CONFORMANCE_WITH_POOL=1 \
     SIMCUDA_SHARED="$work/devices" "CONFORMANCE_FACTS=$work/facts" -- "$BUILD/tests/conformance/conformance"
-
-for budget in 0B 8MiB 128MiB; do
-    printf '{"version": 1, "device": {"growth_budget": "%s"}}\n' "$budget" >"$work/$budget.json"
-    with_budget() { # command; with device memory of $memory
-        rm -f "$work/report.json"
-        on_pool SIMCUDA_MEMORY="${memory:-$SIMCUDA_MEMORY}" "CUDAPOOL_CONFIG=$work/$budget.json" "CUDAPOOL_REPORT=$work/report.json" -- "$@" &&
-            has_requests "$work/report.json"
-    }
-    at="growth budget $budget"
-    for threads in 1 4; do
-        for streams in 1 8; do
-            expect "hazard, $threads threads with $streams streams, $at" with_budget \
-                "$programs/hazard" threads=$threads streams=$streams rounds=16 us=1500
-        done
-    done
-    expect "hazard with captures, $at" with_budget "${hazard[@]}" captures
-    expect "progress, $at" with_budget "$programs/progress" blocks=80 rounds=1
-    expect "fill_memory, $at" with_budget "${fill_memory[@]}"
-    expect "tight, $at" with_budget "${tight[@]}"
-    expect "managed, $at" with_budget "$programs/managed"
-    expect "tight with kernels, $at" with_budget "${tight[@]}" kernels
-    memory=4GiB expect "soak, $at" with_budget "${soak[@]}"
-    expect "capture, $at" with_budget "${capture[@]}"
-    expect "contexts, $at" with_budget "$programs/contexts" rounds=3
-    expect "overlap, $at" with_budget "$programs/overlap" threads=4 rounds=20
-    expect "overlap, one thread, $at" with_budget "$programs/overlap" threads=1 rounds=50
-    expect "linked, $at" with_budget "$programs/linked" steps=100 words=4096
-done
-
-# Memory that is to stay hot: the blocks behind barriers, and the work that the pool does not see.
-echo '{"version": 1, "device": {"hot_bytes": "1MiB"}}' >"$work/hot.json"
-for program in "hot_hazard rounds=20 copy_mib=16" "overlap threads=1 rounds=50" "overlap threads=4 rounds=20" \
-    "capture rounds=2 replays=4" "progress blocks=80 rounds=1"; do
-    # shellcheck disable=SC2086 # a program and its arguments
-    expect "$program, hot memory" on_pool SIMCUDA_MEMORY=4GiB SIMCUDA_RACES=1 "CUDAPOOL_CONFIG=$work/hot.json" \
-        CUDAPOOL_REPORT=none -- $programs/$program
-done
 
 # What the runner on a GPU says where its time is up: each section once, and nothing of other programs.
 if [ -z "${RUN_WITH:-}" ]; then

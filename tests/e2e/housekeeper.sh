@@ -38,16 +38,16 @@ house is_switched_off
 
 printf '{"version": 1, "neighbours": {"leave_free": "32MiB"}}\n' >"$work/neighbours.json"
 settings=$work/neighbours.json
-share() { # how to expect it, case, memory
+share() { # case, memory
     rm -f "$work/device"
-    "$1" "$2" on_pool "CUDAPOOL_CONFIG=$settings" "SIMCUDA_SHARED=$work/device" "SIMCUDA_MEMORY=${3:-256MiB}" -- \
-        "$programs/housekeeper" "$2"
+    expect "$1" on_pool "CUDAPOOL_CONFIG=$settings" "SIMCUDA_SHARED=$work/device" "SIMCUDA_MEMORY=${2:-256MiB}" -- \
+        "$programs/housekeeper" "$1"
 }
 for case in gives_asleep gives_in_a_loop leaves_free; do
-    share expect_of_others $case
+    share $case
 done
-share expect fills_it_alone
-share expect_of_others gives_what_is_pending 2GiB
+share fills_it_alone
+share gives_what_is_pending 2GiB
 
 # --- where no thread can be made ----------------------------------------------------------------------
 

@@ -133,4 +133,13 @@ for round in 1 2 3 4 5; do
     expect "threads race into the first call, $round" on_pool CUDAPOOL_REPORT=none -- \
         "$programs/interposition_race"
 done
+if [ -z "$SANITIZE${RUN_WITH:-}" ]; then
+    on_pool CUDAPOOL_REPORT=none -- "$programs/interposition_real_time" >"$work/real_time" 2>&1
+    status=$?
+    case $status in
+    0) ok "a real-time thread waits for the one that starts the pool" ;;
+    77) echo "skip a real-time thread waits: threads may have no real-time priority here" ;;
+    *) fail "a real-time thread waits for the one that starts the pool" "exit status $status: $(cat "$work/real_time")" ;;
+    esac
+fi
 finish

@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 if ! command -v python3 >/dev/null; then
-    echo "ok layers are not checked: there is no python3"
+    echo "skip layers: there is no python3"
     exit 0
 fi
 failed=0

@@ -207,7 +207,7 @@ static void trimmed(void)
 {
     furnish();
     EQUAL(CHUNK, kept_by(pools[HOST]));
-    cudapool_trim();
+    EQUAL(CHUNK, cudapool_trim());
     EQUAL(0, attribute(pools[HOST], CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
 }
 

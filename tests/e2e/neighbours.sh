@@ -8,8 +8,10 @@
 # shellcheck source=tests/e2e/interposition_lib.sh disable=SC2317
 . "$(dirname "$0")/interposition_lib.sh"
 
-# Processes in namespaces are beyond an emulator.
-[ -z "${RUN_WITH:-}" ] || exit 0
+if [ -n "${RUN_WITH:-}" ]; then
+    skip neighbours "processes in namespaces are beyond an emulator"
+    exit 0
+fi
 
 if [ -z "${NEIGHBOURS_APART:-}" ]; then
     export NEIGHBOURS_APART=no
@@ -26,7 +28,7 @@ background=()
 
 # A scenario begins with a device and files that nobody has used yet.
 fresh() {
-    rm -rf "$work/device" "$work/ready" "$work/go" "$work/first" "$work/first.err" "$work/second.err"
+    rm -rf "$work/device" "$work"/ready* "$work/go" "$work/first" "$work/first.err" "$work/second.err"
     export SIMCUDA_SHARED=$work/device
     background=()
     bad=0
@@ -64,8 +66,8 @@ asleep() { # steps of the first one before it is ready
     gets 100
     end
 }
-expect_of_others "what one has freed, the other gets" asleep free
-expect_of_others "and what it has freed behind a kernel" asleep free_behind=700
+expect "what one has freed, the other gets" asleep free
+expect "and what it has freed behind a kernel" asleep free_behind=700
 # The order of things: free, then a second in a synchronise.
 waiting() {
     fresh
@@ -73,26 +75,26 @@ waiting() {
     gets 100
     end
 }
-expect_of_others "while the first one waits for a kernel" waiting
+expect "while the first one waits for a kernel" waiting
 
 sees() {
     fresh
     first -- "$program" take=68 free touch="$work/ready" await="$work/go"
-    second -- "$program" await="$work/ready" sleep=1200 see
+    second -- "$program" await="$work/ready" sleep=3500 see
     cat "$work/second"
     end && grep -Eq '^sees 13[89]$' "$work/second"
 }
-expect_of_others "which cuMemGetInfo sees before" sees
+expect "which cuMemGetInfo sees before" sees
 
 back_and_forth() {
     fresh
-    for _ in 1 2 3; do
-        first -- "$program" take=30 free touch="$work/ready" sleep=300 churn=300 sleep=500 churn=300
+    for i in 1 2 3; do
+        first -- "$program" take=30 free touch="$work/ready.$i" sleep=300 churn=300 sleep=500 churn=300
     done
-    first -- "$program" await="$work/ready" sleep=200 take=100 sleep=300 free churn=300 take=80 free
+    first -- "$program" await="$work/ready.1" await="$work/ready.2" await="$work/ready.3" sleep=200 take=100 sleep=300 free churn=300 take=80 free
     end
 }
-expect_of_others "four that take and free, each in its own time" back_and_forth
+expect "four that take and free, each in its own time" back_and_forth
 
 # Both must have it: one that does not answer, and one that does not ask.
 as_before() { # setting of the first, of the second
@@ -127,7 +129,7 @@ killed() {
     gets 138
     end
 }
-expect_of_others "one that was killed has nothing" killed
+expect "one that was killed has nothing" killed
 
 executed() {
     fresh
@@ -140,7 +142,7 @@ executed() {
     background=()
     end
 }
-expect_of_others "nor has one that is another program now" executed
+expect "nor has one that is another program now" executed
 
 # --- descriptors --------------------------------------------------------------------------------------
 
@@ -152,9 +154,9 @@ closed() { # steps of the first one; of the second one
     second -- "$program" $2 await="$work/ready" take=100
     end
 }
-expect_of_others "the first one has closed all its descriptors" closed "take=68 free close" ""
-expect_of_others "before it used the device's memory" closed "close take=68 free" ""
-expect_of_others "the second one has" closed "take=68 free" "take=1 free close"
+expect "the first one has closed all its descriptors" closed "take=68 free close" ""
+expect "before it used the device's memory" closed "close take=68 free" ""
+expect "the second one has" closed "take=68 free" "take=1 free close"
 at_the_limit() {
     fresh
     (ulimit -n 12 && first -- "$program" take=68 free touch="$work/ready" await="$work/go" && wait) &
@@ -162,7 +164,7 @@ at_the_limit() {
     gets 100
     end
 }
-expect_of_others "it has none to spare" at_the_limit
+expect "it has none to spare" at_the_limit
 
 # --- namespaces ---------------------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ if unshare -pf --mount-proc true 2>/dev/null; then
             >"$work/second" 2>>"$work/second.err" || bad=$?
         end
     }
-    expect_of_others "each in a pid namespace of its own" in_another_pid_namespace
+    expect "each in a pid namespace of its own" in_another_pid_namespace
     # Then the idle time remains.
     with_another_shm() {
         fresh
@@ -191,7 +193,7 @@ if unshare -pf --mount-proc true 2>/dev/null; then
     }
     expect "where they do not share /dev/shm, idle memory goes back" with_another_shm
 else
-    ok "pid namespaces: left out, they are not allowed here"
+    skip "pid namespaces" "they are not allowed here"
 fi
 
 # --- whoever destroys the file ------------------------------------------------------------------------
@@ -263,16 +265,16 @@ with open(sys.argv[1], "r+b") as file:
 
 if [ "$NEIGHBOURS_APART" = yes ]; then
     # There must be something to destroy.
-    expect_of_others "they meet in a file" sees
+    expect "they meet in a file" sees
     expect "whose place is known" test -n "$(find /dev/shm -path '/dev/shm/cudapool-*/board-*' -type f)"
     for how in random_bytes all_ones all_zeros truncated cut removed a_directory a_link a_fifo \
         a_device somebody_elses unreadable locked; do
-        expect_of_others "the file: $how" beside $how
+        expect "the file: $how" beside $how
     done
     # And afterwards all is as it was.
     rm -rf /dev/shm/cudapool-*
-    expect_of_others "and they meet again" asleep free
+    expect "and they meet again" asleep free
 else
-    ok "a hostile neighbour: left out, no /dev/shm of its own can be had here"
+    skip "a hostile neighbour" "no /dev/shm of its own can be had here"
 fi
 finish

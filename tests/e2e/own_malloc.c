@@ -3,7 +3,7 @@
  * their relatives, as many do. What aligned_alloc gives it is libc's, and this free knows none of
  * that: it ends the process then, with status 3.
  *
- * usage: own_malloc
+ * usage: own_malloc [JANSSON]        its threads use this library until the process is gone
  */
 #include "pool.h"
 
@@ -72,10 +72,30 @@ void *realloc(void *memory, size_t bytes)
 /* So many that the tables of sizes grow. */
 #define SIZES 300u
 
-int main(void)
+static void *make_and_delete(void *library)
+{
+    void *(*make)(void) = (void *(*)(void))function_of(library, "json_object");
+    void (*delete)(void *) = (void (*)(void *))function_of(library, "json_delete");
+    for (;;)
+        delete (make());
+    return NULL;
+}
+
+static void use_jansson(const char *name)
+{
+    void *library = open_library(name, RTLD_NOW | RTLD_LOCAL);
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, make_and_delete, library) == 0);
+    }
+}
+
+int main(int argc, char **argv)
 {
     CUcontext context;
     CUstream stream;
+    if (argc > 1)
+        use_jansson(argv[1]);
     CU(cuInit(0));
     CU(cuCtxCreate_v2(&context, 0, 0));
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

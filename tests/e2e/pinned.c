@@ -233,7 +233,8 @@ static void idle(void)
         now = seconds_now();
     }
     EQUAL(before + MANY, simcuda_live_host_allocations());
-    CHECK(longest < 0.3);
+    /* Not for as long as the kernel runs, which is longer than a slow machine takes. */
+    CHECK(longest < 2);
     open_gate(gate);
     EQUAL(before, gone_within(4000, before));
 }

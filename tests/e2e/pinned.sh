@@ -132,7 +132,7 @@ else
     [ $status -eq 137 ] || skipped="no cgroup can be made that binds (status $status)"
 fi
 if [ -n "$skipped" ]; then
-    echo "ok a control group that is nearly full: skipped: $skipped"
+    skip "a control group that is nearly full" "$skipped"
 else
     ok "a control group ends who has more than it may have"
     expect "but not for what is cached" in_group grows_beside_cached

@@ -23,6 +23,7 @@
 #pragma weak cudapool_is_active
 #pragma weak cudapool_trim
 #pragma weak cudapool_get_bytes
+#pragma weak cudapool_get_peaks
 
 struct test_case {
     const char *name;

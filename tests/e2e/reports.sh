@@ -3,7 +3,7 @@
 # are in Python, and what checks the formats of others (promtool, Chromium) is used where it is.
 cd "$(dirname "$0")/../.." || exit 2
 if ! command -v python3 >/dev/null; then
-    echo "ok reports: left out, there is no python3"
+    echo "skip reports: there is no python3"
     exit 0
 fi
 exec python3 tests/e2e/reports.py "${BUILD:-build}/cudapool"

@@ -185,6 +185,28 @@ static void out_of_memory_is_told_at_once(void)
     is_told_at_once(total / 8, total / 16 * 15);
 }
 
+/* Nor for other calls, also where it would be enough in sum. */
+static void in_order_is_not_waited_for(void)
+{
+    size_t left, total;
+    furnish();
+    CU(cuMemGetInfo_v2(&left, &total));
+    CUstream stream = new_stream();
+    CUdeviceptr blocks[8];
+    for (int i = 0; i < 8; i++)
+        blocks[i] = take_on(stream, total / 64);
+    struct gate gate = close_gate(&kernels, stream);
+    for (int i = 0; i < 8; i++)
+        CU(cuMemFreeAsync(blocks[i], stream));
+    alarm(6);
+    double start = now_ms();
+    for (int i = 0; i < 10; i++)
+        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&blocks[0], left / 16 * 15));
+    CHECK(now_ms() - start < 2000);
+    open_gate(gate);
+    CU(cuCtxSynchronize());
+}
+
 /* Nor is it at the hard limit: here 64 MiB. */
 static void the_limit_is_told_at_once(void)
 {
@@ -368,6 +390,7 @@ int main(int argc, char **argv)
         CASE(out_of_memory_behind_own_work),
         CASE(out_of_memory_behind_the_legacy_streams_work),
         CASE(out_of_memory_is_told_at_once),
+        CASE(in_order_is_not_waited_for),
         CASE(out_of_memory_beside_later_work_of_many),
         CASE(freed_memory_is_free),
         CASE(sizes_come_and_go),

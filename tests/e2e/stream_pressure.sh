@@ -17,7 +17,7 @@ for case in out_of_device_memory_beside_a_kernel out_of_memory_is_told_at_once \
     out_of_memory_beside_later_work_of_many; do
     expect "$case" with $case
 done
-for case in out_of_memory_after_little_was_freed out_of_memory_puts_nothing_into_the_stream \
+for case in in_order_is_not_waited_for out_of_memory_after_little_was_freed out_of_memory_puts_nothing_into_the_stream \
     out_of_memory_behind_own_work out_of_memory_behind_the_legacy_streams_work; do
     expect "$case" with $case SIMCUDA_MEMORY=64MiB
 done

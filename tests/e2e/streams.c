@@ -592,7 +592,7 @@ static void pools(void) /* also without the pool */
     /* Blocks belong to the pool that they came from. */
     CUmemoryPool own = create_pool();
     CU(cuMemAllocFromPoolAsync(&block, 1000, own, one));
-    EQUAL(1024, attribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
+    EQUAL(1000, attribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
     CU(cuMemFreeAsync(block, one));
     EQUAL(0, attribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT));
     CU(cuStreamSynchronize(one));

@@ -1,68 +1,14 @@
 #!/usr/bin/env bash
-# What people see on a terminal: tables that fit it, colours, `cudapool top`, and completion in zsh. The
-# terminal is tmux's; its screen is looked at as text.
-# shellcheck source=tests/e2e/interposition_lib.sh disable=SC2317
-. "$(dirname "$0")/interposition_lib.sh"
-
-if [ -n "${RUN_WITH:-}" ] || ! command -v tmux >/dev/null; then
-    echo "ok terminal: left out, there is no tmux or the command is for another processor"
-    exit 0
-fi
-cudapool=$BUILD/cudapool
-runtime=$(mktemp -d /dev/shm/cudapool-test-XXXXXX) || exit 1
-export XDG_RUNTIME_DIR=$runtime
-unset CUDAPOOL_FIGURES CUDAPOOL_REPORT CUDAPOOL_CONFIG NO_COLOR
+# What people see on a terminal: tables that fit it, colours, `cudapool top`, and completion in zsh.
+# shellcheck source=tests/e2e/terminal_lib.sh disable=SC2317
+. "$(dirname "$0")/terminal_lib.sh"
 seconds=600 # that the processes which are looked at may take
-clean_up() {
-    end_terminal
-    # shellcheck disable=SC2046 # one number to a word
-    kill -KILL $(cat "$work"/pid.* 2>/dev/null) 2>/dev/null
-    rm -rf "$work" "$runtime"
-}
-trap clean_up EXIT
 python3 "$here/tests/e2e/terminal_reports.py" "$work"
 
-# A server that is ending does not bear a new one at its place: each has its own.
-on_terminal() { # command of tmux
-    tmux -S "$(cat "$work/socket")" "$@"
-}
-end_terminal() {
-    [ ! -e "$work/socket" ] || on_terminal kill-server 2>/dev/null
-}
-# Runs a command in a new terminal of this size; it stays when the command is over, with "status N".
-terminal() { # columns lines command
-    end_terminal
-    mktemp -u "$work/tmux-XXXXXX" >"$work/socket"
-    on_terminal -f /dev/null new-session -d -x "$1" -y "$2" "$3; echo status \$?; sleep 1000"
-}
-screen() { # options of capture-pane
-    on_terminal capture-pane -p "$@" 2>/dev/null
-}
-keys() {
-    on_terminal send-keys "$@"
-}
-# Waits until the screen has all of these expressions.
-shows() { # expression...
-    local tries=0 expression missing
-    while [ $((tries += 1)) -le 100 ]; do
-        screen >"$work/screen"
-        missing=
-        for expression in "$@"; do
-            grep -Eq -- "$expression" "$work/screen" || missing=$expression
-        done
-        [ -n "$missing" ] || return 0
-        sleep 0.1
-    done
-    echo "no \"$missing\" in:" && grep -v '^ *$' "$work/screen"
-    return 1
-}
-shows_no() { # expression
-    ! grep -E -- "$1" "$work/screen"
-}
 # Lines that the terminal had to continue on the next one.
 nothing_wraps() { # command; the width is the first terminal's
     screen >"$work/screen"
-    screen -J >"$work/joined"
+    joined >"$work/joined"
     diff "$work/screen" <(sed 's/ *$//' "$work/joined")
 }
 
@@ -103,7 +49,7 @@ expect "has no column of zeros" shows_no 'failed'
 
 escapes() { # terminal's kind, variables
     terminal 100 60 "env TERM=$1 $2 '$cudapool' report '$work/many.json' 2>&1 | cat >'$work/none'; env TERM=$1 $2 '$cudapool' report '$work/many.json'"
-    shows 'status 0' >/dev/null && screen -e | grep -c $'\e\\[[0-9;]*[13]'
+    shows 'status 0' >/dev/null && coloured | grep -c $'\e\\[[0-9;]*[13]'
 }
 expect "colours where the terminal has some" test "$(escapes tmux-256color '')" -gt 3
 expect "none with NO_COLOR" test "$(escapes tmux-256color NO_COLOR=1)" -eq 0
@@ -115,6 +61,7 @@ if grep -q $'\e' "$work/none" "$work/piped"; then fail "none in a pipe" "there a
 # --- top --------------------------------------------------------------------------------------------------
 
 start_waiting() { # name; its number goes to $work/pid.NAME
+    rm -f "$work/ready.$1" # an earlier one's
     # Figures, and not the report, are what is looked at.
     on_pool CUDAPOOL_REPORT=none -- "$programs/figures" wait >"$work/ready.$1" 2>/dev/null &
     local tries=0
@@ -126,7 +73,7 @@ processes_in_order() {
     screen | sed -nE "s/$first.*/\\1/p" | tr '\n' ' '
 }
 chosen() { # the line in the colours of the choice
-    screen -e | grep -aE $'\e\\[[0-9;]*46m' | sed -E 's/\x1b\[[0-9;]*m//g' | awk '{ print $1 }' | head -n 1
+    coloured | grep -aE $'\e\\[[0-9;]*46m' | sed -E 's/\x1b\[[0-9;]*m//g' | awk '{ print $1 }' | head -n 1
 }
 # What is shown may be on its way.
 becomes() { # expected, command...
@@ -174,12 +121,13 @@ for key in m h n c r p; do
     expect "sorted by $key, what is equal keeps its place" becomes "$all" processes_in_order
 done
 # A busy one, which came last.
-on_pool CUDAPOOL_REPORT=none -- "$BUILD/demo/demo" steps=100000000 >/dev/null 2>&1 &
+ln -s "$BUILD/demo/demo" "$work/demo" # in order of names before the others
+on_pool CUDAPOOL_REPORT=none -- "$work/demo" steps=100000000 >/dev/null 2>&1 &
 expect "one more" shows '4 processes on the pool' 'steps=100000000'
 busy=$(screen | sed -nE 's/^ +([0-9]+) .*steps=100000000.*/\1/p')
 echo "$busy" >"$work/pid.busy"
 # Numbers of processes begin anew when they are used up.
-lowest=$(printf '%s\n' "$one" "$busy" | sort -n | head -n 1)
+read -r lowest second _ <<<"$(printf '%s\n' "$one" "$two" "$three" "$busy" | sort -n | tr '\n' ' ')"
 first_line() {
     screen | sed -nE 's/^ +([0-9]+) +[0-9]+.*/\1/p' | head -n 1
 }
@@ -190,7 +138,7 @@ for key in m h n r; do
     expect "and by p the first process, after $key" becomes "$lowest" first_line
 done
 keys Home Down r
-expect "who is chosen stays so, wherever it goes" becomes "$two" chosen
+expect "who is chosen stays so, wherever it goes" becomes "$second" chosen
 keys p
 kill -KILL "$busy"
 expect "it goes" shows '3 processes on the pool'
@@ -205,7 +153,7 @@ expect "and ends" shows 'status 0'
 terminal 100 24 "$top --sort nothing"
 expect "an unknown order" shows '--sort: found "nothing", allowed is process, requests, hits, memory, cached or name' 'status 2'
 terminal 100 24 "env TERM=no-such-terminal XDG_RUNTIME_DIR=$runtime '$cudapool' top --count 1 '$runtime/cudapool-$(id -u)'"
-expect "on a terminal that nobody knows top prints lines" shows '^ +process +rank' "^ +$two " 'status 0'
+expect "on a terminal that nobody knows top prints lines" shows '^ +process +.*requests/s' "^ +$two " 'status 0'
 terminal 100 24 "$top --count 2"
 expect "top ends after --count" shows 'status 0'
 terminal 132 24 "$top"
@@ -223,6 +171,7 @@ wait 2>/dev/null
 start_neighbour() { # name, arguments
     local name=$1 tries=0
     shift
+    rm -f "$work/ready.$name" # an earlier one's
     "$programs/neighbour" "uuid=$(printf '%08x' $$)" "$@" >"$work/ready.$name" 2>/dev/null &
     until grep -q ready "$work/ready.$name" 2>/dev/null || [ $((tries += 1)) -gt 500 ]; do sleep 0.01; done
     sed -n 's/^ready //p' "$work/ready.$name" | tee "$work/pid.$name"
@@ -235,11 +184,14 @@ loses() { # expression
         sleep 0.1
     done
 }
-neighbour=$(start_neighbour gives cached=1073741824 pending=2147483648 after=1500)
-terminal 120 24 "env TERM=tmux-256color '$cudapool' top --interval 0.2 $neighbour"
-expect "top of a process without figures" shows "^process $neighbour, which has no figures: .*/neighbour " 't trim '
-keys t
-expect "t trims it" shows "^$neighbour neighbour .*: 1\.0 GiB back, 2\.0 GiB still in use by the GPU\$"
+top_of_who_gives() {
+    neighbour=$(start_neighbour gives cached=1073741824 pending=2147483648 after=3000)
+    terminal 120 24 "env TERM=tmux-256color '$cudapool' top --interval 0.2 $neighbour"
+    shows "^process $neighbour, which has no figures: .*/neighbour " 't trim '
+}
+trimmed=gives
+expect "t trims it" trimmed_shows \
+    '^PID neighbour .*: 1\.0 GiB back, 2\.0 GiB still in use by the GPU$' top_of_who_gives
 expect "and follows what the GPU still uses" shows "^$neighbour neighbour .*: 3\.0 GiB back\$"
 keys r
 expect "until the next key" loses 'GiB back'
@@ -260,16 +212,40 @@ expect "t of one that is stopped" shows "^$neighbour neighbour .*: keeps 1\.0 Gi
 keys q
 kill -KILL "$neighbour"
 wait 2>/dev/null
-start_waiting pool
-pool=$(cat "$work/pid.pool")
-terminal 160 24 "$top"
-expect "top of a process with the pool" shows "^ +$pool .*figures wait"
-keys t
-expect "t trims it, too" shows "^$pool figures wait: 32\.0 MiB back\$"
+top_of_the_pool() {
+    start_waiting pool
+    pool=$(cat "$work/pid.pool")
+    terminal 160 24 "$top"
+    shows "^ +$pool .*figures wait"
+}
+trimmed=pool
+expect "t trims it, too" trimmed_shows '^PID figures wait: 32\.0 MiB back$' top_of_the_pool
 expect "and nothing is cached there" shows "^ +$pool +.* 0 B .*figures wait"
 keys q
 kill -KILL "$pool"
 wait 2>/dev/null
+
+# --- try --------------------------------------------------------------------------------------------------
+
+try="env LD_LIBRARY_PATH=$SIM '$cudapool' try '$programs/tried' waits '$work/starts'"
+terminal 80 24 "$try"
+expect "try says which run is under way" shows '^run 4 of 7, with the pool: [0-9]+\.0 s$'
+keys C-c
+expect "Ctrl-C ends it" shows 'cudapool: try: SIGINT ended it after 1 of 3 pairs of runs$' 'status 130'
+expect "and shows the pair that is done" shows '^ +wall time +peak device memory$' '^  with the pool +[0-9.]+ [mun]?s +1\.0 MiB$'
+read -r one two <"$work/starts.running"
+is_gone() { # process number
+    ! grep -qs '^State:[[:space:]][^ZX]' "/proc/$1/status"
+}
+expect "with the program" becomes yes eval "is_gone $one && echo yes"
+expect "and its child" becomes yes eval "is_gone $two && echo yes"
+rm -f "$work/starts" "$work/starts.running"
+terminal 80 24 "env TERM=dumb $try"
+expect "a terminal that cannot clear a line" becomes yes eval "test -e '$work/starts.running' && echo yes"
+sleep 0.5
+expect "sees no progress" shows_no 'run 4'
+keys C-c
+expect "and Ctrl-C all the same" shows 'status 130'
 
 # --- completion in zsh -------------------------------------------------------------------------------------
 
@@ -292,8 +268,9 @@ if command -v zsh >/dev/null; then
     expect "zsh completes check" zsh_completes 'check lo' 'check low-memory'
     expect "zsh completes top" zsh_completes 'top --sort m' 'top --sort memory'
     expect "zsh completes trim" zsh_completes 'trim --d' 'trim --device'
+    expect "zsh completes try" zsh_completes 'try --j' 'try --json'
     expect "zsh completes a program's arguments" zsh_completes 'run ls conf' 'run ls configs/'
 else
-    ok "zsh: left out, it is not installed"
+    skip "completion in zsh" "there is no zsh"
 fi
 finish

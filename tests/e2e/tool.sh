@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The command `cudapool`: check, report, run and help, their output and exit statuses.
 #
-# It runs as an installed copy, bin/cudapool beside lib/, with an empty library in place of the
-# preload object: what is tested here is the command.
+# It runs as an installed copy, bin/cudapool beside lib/. Programs take memory on the simulated driver
+# where reports are looked at; where the environment is, they are shells.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 BUILD=$(realpath "${BUILD:-build}")
@@ -13,6 +13,10 @@ failed=0
 
 ok() {
     echo "ok $1"
+}
+
+skip() { # name, why
+    echo "skip $1: $2"
 }
 
 fail() { # name, why
@@ -28,7 +32,7 @@ expect() {
     timeout 20 "$@" >"$here/out" 2>"$here/err" </dev/null
     got=$?
     # Most programs that are run here take no memory, and no other test is about that line.
-    [[ $err == *"no process"* ]] || sed -i '/^cudapool: no process took memory/d' "$here/err"
+    [[ $err == *"no process"* ]] || sed -i -E '/^cudapool: (no process took memory|there is no report:)/d' "$here/err"
     if [ "$got" -ne "$status" ]; then
         fail "$name" "exit status $got, not $status: $(tail -n 3 "$here/out" "$here/err" | tr '\n' ' ')"
     elif ! said "$out" "$here/out"; then
@@ -60,9 +64,8 @@ mkdir -p "$here/bin" "$here/lib"
 cp "$BUILD/cudapool" "$here/bin"
 cudapool=$here/bin/cudapool
 preload=$here/lib/libcudapool_preload.so
-# Built like the pool itself: ThreadSanitizer's library alone, without an object that needs it, does
-# not start in a program that was built without.
-${CC:-cc} -shared -fPIC ${SANITIZE:+-fsanitize=$SANITIZE} -x c /dev/null -o "$preload" || exit 2
+cp "$BUILD/libcudapool_preload.so" "$BUILD/libcudapool_config.so" "$here/lib"
+export LD_LIBRARY_PATH=$BUILD/sim${GUEST_LIBRARY_PATH:+:$GUEST_LIBRARY_PATH}
 unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT TMPDIR
 
 # --- help -----------------------------------------------------------------------------------------
@@ -134,6 +137,9 @@ completes "completion of settings that come along" "strict" cudapool run --confi
 completes "completion of check" "low-memory" cudapool check lo
 completes "completion of the order of top" "memory" cudapool top --sort m
 completes "completion of trim" "--device" cudapool trim --d
+completes "completion of try" "--json" cudapool try --j
+completes "completion of no options of run" "" cudapool try --r
+completes "completion of a program's arguments in try" "configs" cudapool try --warm-up 2 --json found.json ls conf
 
 # The first word that fish completes a line to. (zsh does so only on a terminal: terminal.sh.)
 fish_completes() { # line
@@ -141,7 +147,7 @@ fish_completes() { # line
 }
 if command -v fish >/dev/null; then
     for line in 'rep report' 'report --format h html' 'run --set device.gr device.growth_budget=' 'run --config st strict' \
-        'check lo low-memory' 'configs sch schema' 'top --sort m memory' 'trim --w --wait' 'run --a --all' 'run ls conf configs/'; do
+        'check lo low-memory' 'configs sch schema' 'top --sort m memory' 'trim --w --wait' 'run --a --all' 'try --w --warm-up' 'run ls conf configs/'; do
         found=$(fish_completes "cudapool ${line% *}")
         if [ "$found" = "${line##* }" ]; then ok "fish: cudapool ${line% *}"; else fail "fish: cudapool ${line% *}" "\"$found\""; fi
     done
@@ -152,7 +158,7 @@ if command -v fish >/dev/null; then
         fail "fish knows every setting" "$(cat "$here/out")"
     fi
 else
-    ok "fish: left out, it is not installed"
+    skip "completion in fish" "there is no fish"
 fi
 
 "$cudapool" check --all configs/default.json | sed -nE 's/^[ *] ([a-z_.]+) = .*/\1/p' | sort >"$here/out"
@@ -252,7 +258,7 @@ cat >"$here/report.json" <<JSON
    "buckets": [{"bytes": 1048576, $counters}]}]}]}
 JSON
 expect "report prints the process" 0 '^cudapool: process 42, rank 3, on node, ran 1\.5 s: \./demo$' '' "$cudapool" report "$here/report.json"
-expect "report prints a row for a bucket" 0 '^ *1 MiB +10 +90\.0% +5 +2 +1 +1 +1 +0 +6 +0 +2\.0 MiB +57\.0 us +513\.0 us$' '' "$cudapool" report "$here/report.json"
+expect "report prints a row for a bucket" 0 '^ *1 MiB +10 +90\.0% +5 +2 +1 +1 +1 +0 +6 +0 +2\.0 MiB +57\.0 us +0 s +0 +513\.0 us$' '' "$cudapool" report "$here/report.json"
 expect "report sums up" 0 '^allocations and frees took 57\.0 us in the driver and waited 0 s for the GPU; .* at least 513\.0 us more$' '' "$cudapool" report "$here/report.json"
 head -c 600 "$here/report.json" >"$here/truncated.json"
 expect "report refuses a truncated file" 2 '' 'truncated\.json: line 1?[0-9], column' "$cudapool" report "$here/truncated.json"
@@ -278,7 +284,7 @@ cp "$preload" "$here/other.so"
 expect "run keeps other preloads, after its own" 0 "^preload=$preload:$here/other\.so " '' \
     env LD_PRELOAD="$here/other.so" "$cudapool" run sh -c "$show"
 # The command itself may have been built with a sanitizer.
-expect "run within run names the library once" 0 "^preload=(/[^:]*/lib[at]san[^:]*:)?$preload config" '' \
+expect "run within run names the library once" 0 "^preload=(/[^:]*/lib(asan|tsan|clang_rt)[^:]*:)?$preload config" '' \
     "$cudapool" run "$cudapool" run sh -c "$show"
 expect "run without a library is an error" 2 '' 'libcudapool_preload\.so is neither beside' bash -c "
     mkdir -p '$here/alone/bin' && cp '$cudapool' '$here/alone/bin/' && '$here/alone/bin/cudapool' run true"
@@ -368,12 +374,11 @@ expect "text that is cut short is an error" 2 '' '^cudapool: CUDAPOOL_CONFIG: li
 
 # --- run: the program's end, and the reports of all its processes -----------------------------------
 
-# A program in place of one that uses the pool: leaves a report where processes leave theirs.
+# It makes 40 requests of 4000 bytes, as a process of that rank, and exits with that status.
 cat >"$here/program" <<SCRIPT
 #!/bin/sh
-name=\$(printf %s "\$CUDAPOOL_REPORT" | sed "s/%p/\$\$/; s/%[hr]/x/g")
-sed "s/\"pid\": 42/\"pid\": \$\$/; s/\"rank\": \"3\"/\"rank\": \"\$1\"/" "$here/report.json" >"\$name.tmp" && mv "\$name.tmp" "\$name"
-exit \${2:-0}
+export OMPI_COMM_WORLD_RANK=\$1
+exec "$BUILD/tests/e2e/loaders" linked "\${2:-0}"
 SCRIPT
 chmod +x "$here/program"
 left_behind() { # name
@@ -389,28 +394,44 @@ export TMPDIR=$here/tmp
 XDG_RUNTIME_DIR=$(mktemp -d /dev/shm/cudapool-test-XXXXXX 2>/dev/null || echo "$here/tmp")
 export XDG_RUNTIME_DIR
 trap 'rm -rf "$here" "$XDG_RUNTIME_DIR"' EXIT
-expect "run prints one process's table" 5 '' '^cudapool: process [0-9]+, rank 0, on node, ' "$cudapool" run "$here/program" 0 5
-expect "run prints one table for two processes" 0 '' '^cudapool: ran 1\.5 s: 2 processes on 1 host, 1 device$' \
+expect "run prints one process's table" 5 '' "^cudapool: process [0-9]+, rank 0, on $(hostname), " "$cudapool" run "$here/program" 0 5
+expect "run prints one table for two processes" 0 '' '^cudapool: ran [0-9.]+ [mu]?s: 2 processes on 1 host, [12] devices?$' \
     "$cudapool" run sh -c "'$here/program' 10 & '$here/program' 9; wait"
-if [ "$(awk '$1 == "node" { printf "%s ", $3 }' "$here/err")" = "9 10 " ]; then
+if [ "$(awk -v host="$(hostname)" '$1 == host { printf "%s ", $3 }' "$here/err")" = "9 10 " ]; then
     ok "with a line for each, by rank"
 else
     fail "with a line for each, by rank" "$(cat "$here/err")"
 fi
-expect "and their sums" 0 '' '^ *1 MiB +20 +90\.0% +10 +4 +2 +2 +2 +0 +12 +0 +4\.0 MiB +114\.0 us +1\.0 ms$' \
+expect "and their sums" 0 '' '^ *4 KiB +80 +[1-9][0-9.]+% ' \
     "$cudapool" run sh -c "'$here/program' 10 & '$here/program' 9; wait"
 expect "run within run collects once" 0 '' '^cudapool: process' "$cudapool" run "$cudapool" run "$here/program" 1
 expect "run --report FILE is one file for all, and says so" 0 '' "^cudapool: the report of 2 processes is in $here/all-.*\.json$" "$cudapool" run --report "$here/all-%h.json" \
     sh -c "'$here/program' 0 & '$here/program' 1; wait"
 expect "which report reads" 0 'rank 1' '' "$cudapool" report "$here/all-$(hostname).json"
-expect "and merges" 0 '^cudapool: ran 1\.5 s: 2 processes' '' "$cudapool" report --merge "$here/all-$(hostname).json"
-expect "a file that cannot be written costs the report" 3 '' '^cudapool: /no/such/file: the report cannot be written' \
+expect "and merges" 0 '^cudapool: ran [0-9.]+ [mu]?s: 2 processes' '' "$cudapool" report --merge "$here/all-$(hostname).json"
+expect "a file that cannot be written is an error, and nothing is run" 2 '' '^cudapool: /no/such/file: the report cannot be written' \
     "$cudapool" run --report /no/such/file "$here/program" 0 3
 expect "a directory that cannot be made costs the report" 3 'config' 'reports cannot be collected' \
     "$cudapool" run --set figures.directory=/nowhere sh -c "$show; exit 3"
 # shellcheck disable=SC2016 # expanded by the shell that is run
 expect "a report that is cut short is left out" 0 '' 'a report is left out: .*line 2, column' \
     "$cudapool" run sh -c 'echo "{" >"${CUDAPOOL_REPORT%/*}/1.json"'
+# shellcheck disable=SC2016 # expanded by the shell that is run
+expect "a FIFO in place of a report is left out" 5 '' 'a report is left out: .*/1\.json: is not a file' \
+    "$cudapool" run sh -c 'mkfifo "${CUDAPOOL_REPORT%/*}/1.json" && exec "$0" 0 5' "$here/program"
+# shellcheck disable=SC2016
+expect "and in place of figures" 5 '' 'a report is left out: .*-0\.figures: is not a file' \
+    "$cudapool" run sh -c 'mkfifo "${CUDAPOOL_REPORT%/*}/1-2-3-0.figures" && exec "$0" 0 5' "$here/program"
+mkfifo "$here/full" && exec 8<>"$here/full"
+dd if=/dev/zero of="$here/full" bs=65536 count=1 oflag=nonblock 2>/dev/null
+expect "a FIFO that nobody reads costs the report" 5 '' 'full: the report cannot be written' \
+    "$cudapool" run --report "$here/full" "$here/program" 0 5
+exec 8>&-
+for preset in default low-memory throughput strict; do
+    expect "a program under $preset" 5 '' 'the report of 1 process is in' \
+        "$cudapool" run --config $preset --report "$here/preset.json" "$here/program" 0 5
+    expect "and its requests" 0 '^ *4(000 B|\.0 KiB| KiB) +40 ' '' "$cudapool" report "$here/preset.json"
+done
 # shellcheck disable=SC2016 # expanded by the shell that is run
 expect "figures.directory is where they are collected" 0 "^$here/tmp/cudapool-......\$" '' \
     "$cudapool" run --set "figures.directory=$here/tmp" sh -c 'echo "$CUDAPOOL_FIGURES"'
@@ -434,7 +455,10 @@ if ${CC:-cc} -static "$here/static.c" -o "$here/static" 2>/dev/null && ! readelf
     expect "also where PATH finds it" 0 '' "no process .*: $here/static is a static binary" \
         env PATH="$here:$PATH" "$cudapool" run static
     cp /bin/sleep "$here/raised" && chmod u+s "$here/raised"
-    expect "nor one that raises privileges" 0 '' "no process .*: $here/raised is set-user-ID" "$cudapool" run "$here/raised" 0
+    expect "one that is its own user's raises no privileges" 0 '' "no process .*: none used CUDA" "$cudapool" run "$here/raised" 0
+    if chown 64999 "$here/raised" 2>/dev/null && chmod u+s "$here/raised" && chmod a+rx "$here" && ! findmnt -n -o OPTIONS -T "$here" | grep -q nosuid; then
+        expect "one that raises them is not reached" 0 '' "no process .*: $here/raised raises its user's privileges" "$cudapool" run "$here/raised" 0
+    fi
 fi
 expect "where each process has a file, they are counted" 0 '' "^cudapool: 2 reports are there, each as $here/own-%p\.json$" \
     "$cudapool" run --report "$here/own-%p.json" sh -c "'$here/program' 0 & '$here/program' 1; wait"
@@ -464,9 +488,15 @@ signal_run TERM "echo \$\$ >'$here/ready'; exec sleep 20"
 if [ "$got" -eq 143 ]; then ok "SIGTERM ends the program"; else fail "SIGTERM ends the program" "status $got"; fi
 left_behind "nothing is left behind then"
 signal_run KILL "echo \$\$ >'$here/ready'; exec sleep 20" 2>/dev/null
-sleep 0.1
 # Where nobody reaps orphans, it stays as a zombie.
-if grep -q '^State:[[:space:]][^ZX]' "/proc/$(cat "$here/ready")/status" 2>/dev/null; then
+is_there() {
+    grep -q '^State:[[:space:]][^ZX]' "/proc/$(cat "$here/ready")/status" 2>/dev/null
+}
+for _ in $(seq 1 100); do
+    is_there || break
+    sleep 0.1
+done
+if is_there; then
     fail "a killed run takes the program along" "process $(cat "$here/ready") is there"
 else
     ok "a killed run takes the program along"
@@ -580,27 +610,38 @@ if [ "$(id -u)" -eq 0 ] && [ -z "${SANITIZE:-}" ] && command -v setpriv >/dev/nu
         expect "and writes its report itself" 7 "^$here/tmp/all\$" 'cannot be collected' \
             "${one_process[@]}" --report "$here/tmp/all" bash -c 'echo "$CUDAPOOL_REPORT"; exit 7'
         left_behind "and nothing is left behind then"
+    else
+        skip "no process to spare" "another user cannot reach temporary files here"
     fi
+elif [ -z "${SANITIZE:-}" ]; then
+    skip "no process to spare" "only root can start a program as another user"
 fi
 unset TMPDIR
 
 # --- run: programs with a sanitizer's run time ---------------------------------------------------------
 
 if [ -z "${SANITIZE:-}${RUN_WITH:-}" ]; then
-    printf '#include <stdio.h>\nint main(void) { puts("ran"); return 5; }\n' >"$here/sanitized.c"
     for compiler in "gcc -fsanitize=address" "clang -fsanitize=address -shared-libasan" "gcc -fsanitize=thread"; do
         # shellcheck disable=SC2086 # a command and its options
-        $compiler "$here/sanitized.c" -o "$here/sanitized" 2>/dev/null || continue
+        if ! $compiler -std=gnu17 -D_GNU_SOURCE= -I. tests/e2e/loaders.c -o "$here/sanitized" \
+            "$BUILD/sim/libcuda.so.1" -ldl 2>/dev/null; then
+            skip "a program of $compiler" "it cannot be built here"
+            continue
+        fi
         libraries=
-        "$here/sanitized" >/dev/null 2>&1
+        "$here/sanitized" linked >/dev/null 2>&1
         # clang's is where the dynamic linker does not look.
-        [ $? -eq 5 ] || libraries=$(dirname "$(clang -print-file-name="libclang_rt.asan-$(uname -m).so")")
-        run_sanitized=(env ${libraries:+"LD_LIBRARY_PATH=$libraries"} ASAN_OPTIONS=detect_leaks=0)
-        "${run_sanitized[@]}" "$here/sanitized" >/dev/null 2>&1
-        [ $? -eq 5 ] || continue
-        expect "a program of $compiler" 5 '^ran$' '' "${run_sanitized[@]}" "$cudapool" run "$here/sanitized"
-        expect "by its name" 5 '^ran$' '' "${run_sanitized[@]}" env "PATH=$here:$PATH" "$cudapool" run sanitized
-        expect "within another run" 5 '^ran$' '' "${run_sanitized[@]}" "$cudapool" run "$cudapool" run "$here/sanitized"
+        [ $? -eq 7 ] || libraries=$(dirname "$(clang -print-file-name="libclang_rt.asan-$(uname -m).so")")
+        run_sanitized=(env ${libraries:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$libraries"} ASAN_OPTIONS=detect_leaks=0)
+        "${run_sanitized[@]}" "$here/sanitized" linked >/dev/null 2>&1
+        if [ $? -ne 7 ]; then
+            skip "a program of $compiler" "it does not run here"
+            continue
+        fi
+        expect "a program of $compiler" 7 '' '^ *4 KiB +40 ' "${run_sanitized[@]}" "$cudapool" run "$here/sanitized" linked
+        expect "by its name" 7 '' '^ *4 KiB +40 ' "${run_sanitized[@]}" env "PATH=$here:$PATH" "$cudapool" run sanitized linked
+        expect "within another run" 7 '' '^ *4 KiB +40 ' \
+            "${run_sanitized[@]}" "$cudapool" run "$cudapool" run "$here/sanitized" linked
         if [[ $compiler == gcc*address ]]; then
             runtime=$(gcc -print-file-name=libasan.so)
             # shellcheck disable=SC2016
@@ -622,6 +663,8 @@ if command -v nm >/dev/null; then
     else
         fail "libcudapool_config.so exports its two functions" "$exported"
     fi
+else
+    skip "libcudapool_config.so exports its two functions" "there is no nm"
 fi
 
 exit $failed

@@ -16,12 +16,12 @@ fi
 . "$(dirname "$0")/interposition_lib.sh"
 
 if [ -n "${RUN_WITH:-}" ]; then
-    echo "ok trim: left out, the command is for another processor"
+    skip trim "the command is for another processor"
     exit 0
 fi
 cudapool=$BUILD/cudapool
 runtime=$(mktemp -d /dev/shm/cudapool-test-XXXXXX) || {
-    echo "ok trim: left out, there is no /dev/shm"
+    skip trim "there is no /dev/shm"
     exit 0
 }
 export XDG_RUNTIME_DIR=$runtime
@@ -36,8 +36,11 @@ trap clean_up EXIT
 
 # A device that no other test has.
 device=$(printf '%08x' $$)
+declare -A begun # by name: what has started it
 start() { # name, arguments; its number goes to $work/pid.NAME and to $pid
     local name=$1 tries=0
+    begun[$name]=${*@Q}
+    begun[$name]="start ${begun[$name]}"
     shift
     rm -f "$work/ready.$name" # an earlier one's
     "$programs/neighbour" "uuid=$device" "$@" >"$work/ready.$name" 2>"$work/stderr.$name" &
@@ -56,17 +59,41 @@ end() { # name...
         rm "$work/pid.$name"
     done
 }
-# says NAME STATUS LINE... -- ARGUMENTS of trim: its exit status, and each line of its stdout
-says() {
-    local name=$1 wanted=$2 lines=() status
-    shift 2
-    while [ "$1" != -- ]; do
-        lines+=("$1")
-        shift
+SLOW="no answer within 100 ms" # an answer as well, of who was not scheduled for as long on a slow machine
+# Those that are named there are there anew, and what names them is in $named.
+start_anew() { # where their numbers are...
+    local name old
+    named=("$@")
+    for name in "${!begun[@]}"; do
+        [ -e "$work/pid.$name" ] || continue
+        old=$(cat "$work/pid.$name")
+        [[ " ${named[*]} " =~ [^0-9a-f]${old}[^0-9a-f] ]] || continue
+        end "$name"
+        eval "${begun[$name]}"
+        named=("${named[@]//$old/$pid}")
     done
-    shift
-    "$cudapool" trim "$@" >"$work/said" 2>"$work/stderr"
-    status=$?
+}
+# says NAME STATUS LINE... -- ARGUMENTS of trim: its exit status, and each line of its stdout. Others are
+# asked instead of those that are slow, five times at most.
+says() {
+    local name=$1 wanted=$2 lines=() status tries=0 named
+    shift 2
+    named=("$@")
+    while :; do
+        lines=()
+        while [ "$1" != -- ]; do
+            lines+=("$1")
+            shift
+        done
+        shift
+        "$cudapool" trim "$@" >"$work/said" 2>"$work/stderr"
+        status=$?
+        if [[ ${lines[*]} == *"$SLOW"* ]] || ! grep -q "$SLOW" "$work/said" || [ $((tries += 1)) -ge 5 ]; then
+            break
+        fi
+        start_anew "${named[@]}"
+        set -- "${named[@]}"
+    done
     if [ $status -ne "$wanted" ]; then
         fail "$name" "exit status $status: $(cat "$work/said" "$work/stderr")"
     elif [ -s "$work/stderr" ]; then
@@ -116,6 +143,7 @@ start one cached=13207024640 held=14000000000
 one=$pid
 command="neighbour uuid=$device"
 says "a process gives back what it caches" 0 "$one $command .*: 12\.3 GiB back" -- "$one"
+one=$pid
 says "and then has nothing" 0 "$one $command .*: nothing to give back" -- "$one"
 end one
 complains "one that has ended is not there" "no process $one of yours is on the pool" "$one"
@@ -125,6 +153,8 @@ says "what is pending is waited for" 0 "$pid $command .*: 2\.0 GiB back" -- "$pi
 end one
 start one cached=1073741824 pending=2147483648 after=60000
 says "as long as is wished for" 0 "$pid $command .*: 1\.0 GiB back, 2\.0 GiB still in use by the GPU" -- --wait 0.3 "$pid"
+end one
+start one pending=2147483648 after=60000
 says "also where nothing else comes back" 0 "$pid $command .*: nothing back, 2\.0 GiB still in use by the GPU" -- \
     --wait 0 "$pid"
 end one
@@ -151,6 +181,8 @@ end deaf
 # Programs with the pool.
 pool() { # name, variables: as start
     local name=$1 tries=0
+    begun[$name]=${*@Q}
+    begun[$name]="pool ${begun[$name]}"
     shift
     rm -f "$work/ready.$name"
     on_pool CUDAPOOL_REPORT=none "$@" -- "$programs/figures" wait >"$work/ready.$name" 2>/dev/null &
@@ -203,7 +235,17 @@ end one two
 start one cached=1073741824
 start two cached=2147483648 pending=1073741824 after=60000
 start other "uuid=ffff$device" cached=1073741824
-expect "those of a device" sh -c "'$cudapool' trim --wait 0 --device GPU-${device^^} >'$work/said'; [ \$? -eq 1 ]"
+trim_device() {
+    local tries=0
+    while :; do
+        "$cudapool" trim --wait 0 --device "GPU-${device^^}" >"$work/said"
+        [ $? -eq 1 ] || return 1
+        # One of them is silent.
+        if [ "$(grep -c "$SLOW" "$work/said")" -le 1 ] || [ $((tries += 1)) -ge 5 ]; then return 0; fi
+        start_anew "$(cat "$work/pid.one")" "$(cat "$work/pid.two")"
+    done
+}
+expect "those of a device" trim_device
 expect "all of them" test "$(grep -c '^[0-9]* neighbour ' "$work/said")" -eq 3
 expect "with a sum" grep -q '^3 processes: 3\.0 GiB back, 1\.0 GiB still in use by the GPU$' "$work/said"
 expect "and one that is silent" grep -q "^$silent .*: no answer within 100 ms$" "$work/said"
@@ -244,7 +286,13 @@ elsewhere() { # name, arguments
 }
 if [ -z "$SANITIZE" ] && unshare --pid --fork --mount-proc true 2>/dev/null && elsewhere far1 cached=1073741824; then
     elsewhere far2 cached=2147483648
-    "$cudapool" trim --device "GPU-$device" >"$work/said"
+    for _ in 1 2 3 4 5; do
+        "$cudapool" trim --device "GPU-$device" >"$work/said"
+        grep -q "$SLOW" "$work/said" || break
+        end far1 far2
+        elsewhere far1 cached=1073741824
+        elsewhere far2 cached=2147483648
+    done
     sort "$work/said" >"$work/sorted"
     expect_lines "processes of other pid namespaces are told apart" "$work/sorted" '1 \?: 1\.0 GiB back' \
         '1 \?: 2\.0 GiB back' '2 processes: 3\.0 GiB back'

@@ -33,10 +33,12 @@ static int note_write(int fd, const char *text, size_t bytes, uint64_t deadline)
     return 0;
 }
 
-/* The library is linked with this program. */
+/* The library is linked with this program, and glibc's own dlopen is this one. */
 static void *open_library(const char *path, int flags)
 {
     (void)flags;
+    if (strcmp(path, "libdl.so.2") == 0)
+        return NULL;
     PROMISE(strstr(path, "/libcudapool_config.so") != NULL, "%s", path);
     return printed;
 }

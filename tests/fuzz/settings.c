@@ -3,6 +3,7 @@
  * names it and with the settings untouched. Settings that were read write to JSON that reads the
  * same, can be said in words, and give the pool sizes that it can work with.
  */
+#include "core/base/one_line.h"
 #include "core/base/size_class.h"
 #include "core/settings/config_json.h"
 #include "core/settings/settings_json.h"
@@ -84,7 +85,8 @@ static void promise_settings(const struct settings *settings)
             promise_buckets(settings_of_kind(settings, (enum memory_kind)kind).buckets, devices[i]);
 }
 
-/* The error is cut off where it does not fit, and nothing is written behind it. */
+/* The error is cut off where it does not fit, but not inside an escape, and nothing is written
+ * behind it. */
 static void promise_cut_off(const char *error, size_t room)
 {
     static struct settings unused;
@@ -92,9 +94,11 @@ static void promise_cut_off(const char *error, size_t room)
 
     memset(cut, 'x', sizeof(cut));
     PROMISE(cudapool_config_read(input.path, &unused, cut, room) != 0, "%s", error);
-    PROMISE(room == 0 || strnlen(cut, room) == (strlen(error) < room ? strlen(error) : room - 1),
+    size_t length = strnlen(cut, room);
+    PROMISE(room == 0 || (strlen(error) < room ? length == strlen(error)
+                                               : length < room && length + PRINTABLE_BYTES >= room),
             "%zu bytes of %s", room, error);
-    PROMISE(room == 0 || strncmp(cut, error, room - 1) == 0, "%zu bytes of %s", room, error);
+    PROMISE(room == 0 || strncmp(cut, error, length) == 0, "%zu bytes of %s", room, error);
     PROMISE(cut[room] == 'x', "%zu bytes of %s", room, error);
 }
 

@@ -5,7 +5,8 @@
 # usage: run.sh OUTPUT_DIR [section...]
 #   sections: conformance kinds hazard progress locks memory managed captures graph_captures graph_apps
 #   public memory_nodes contexts give_back overlap sizes host_functions misses linked streams thrust try python first hot neighbours host_facts pinned; all if none.
-#   And soak, which runs only where it is named: SOAK_SECONDS (480) of it
+#   Only where they are named: soak, SOAK_SECONDS (480) of it, and programs, PROGRAMS_SECONDS (300) of them,
+#   which compares the pool with frameworks' own caching (programs/compare.py) and goes on from OUTPUT_DIR/programs.jsonl
 #   ROUNDS  of four processes in turn in the section neighbours (default 200), GROUP of processes (64)
 #   REPLAYS in each row of the section graph_captures (default 100000), and memory_nodes (20000)
 #   PAIRS   pairs of each thread in the section streams (default 20000), LARGE MiB of its large block
@@ -446,6 +447,13 @@ if [ $# -gt 0 ] && wanted soak "$@"; then
     limit=60 check 0 "soak, plain" plain "" "$programs/soak" seconds=10
     limit=$((${SOAK_SECONDS:-480} + 60)) check 0 "soak, pool" pool "" "$programs/soak" \
         seconds="${SOAK_SECONDS:-480}"
+fi
+if [ $# -gt 0 ] && wanted programs "$@" && starts "programs"; then
+    say ""
+    comparison=("$python" tests/gpu/programs/compare.py)
+    "${comparison[@]}" run "$out/programs.jsonl" --build "$build" --seconds "${PROGRAMS_SECONDS:-300}" \
+        >>"$log" 2>&1 || failures=$((failures + 1))
+    "${comparison[@]}" table "$out/programs.jsonl" --json "$out/programs.json" 2>&1 | tee -a "$table"
 fi
 if wanted contexts "$@"; then
     say ""

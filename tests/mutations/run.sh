@@ -3,11 +3,15 @@
 # that can be mutated, as long as nothing is mutated, and must fail once that mutation is on.
 #
 # usage: [BUILD=dir] [JOBS=n] run.sh [NAME...]   those mutations, or all; closes with "N passed, M
-#                                                failed"
-#        run.sh table                            the same, and writes TABLE.md
+#                                                failed, K skipped"
+#        run.sh table [NAME...]                  the same, and writes what it saw into TABLE.md
+#        run.sh --changed-since COMMIT --tenth SEED
+#                                                one or both: choose.py says which mutations these are
 #   BUILD      where the programs and the simulated driver are (default build)
 #   MUTATIONS  where the build is that can be mutated (default build-mutations)
-# Exit status 0: all are caught; 1: one is not; 2: a wrong name, or nothing to run.
+#   JOBS       how many checks run at a time (default: one for each processor)
+# A line tells each mutation's end, and every ten seconds one how far it is, and what is running.
+# Exit status 0: none escaped; 1: one is not caught; 2: a wrong name, or nothing to run.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 
@@ -22,8 +26,9 @@ export BUILD MUTATIONS
 unset CUDAPOOL_CONFIG CUDAPOOL_DISABLE CUDAPOOL_REPORT "${!SIMCUDA_@}"
 export CUDAPOOL_FIGURES=none # those of what is killed would stay
 
-RANDOM_SEEDS=1-800 # seeds of random programs: more are not tried
+RANDOM_SEEDS=800   # of random programs: more are not tried
 SECONDS_OF_ONE=60  # that any one check may take; more is a hang of the runner
+TELL_EVERY=10      # seconds: how far it is
 SECONDS_OF_CALL=5  # that a program may stand still where nothing is to be waited for
 
 # --- checks ----------------------------------------------------------------------------------------
@@ -48,10 +53,18 @@ found() { # status
     esac
 }
 
-# Random programs, one seed after the other, until one differs from its run without the pool.
-random() { # [seeds]
+# Random programs, one seed after the other, until one differs from its run without the pool. Seeds
+# are the first ones, or all from one on and then those before it, which finds sooner what is rare.
+random() { # [A-B | "from" seed]
+    if [ "${1:-}" = from ]; then
+        random_seeds "$2-$RANDOM_SEEDS" && random_seeds "1-$(($2 - 1))"
+    else
+        random_seeds "${1:-1-$RANDOM_SEEDS}"
+    fi
+}
+random_seeds() { # A-B
     RANDOM_PRELOAD=$PRELOAD RANDOM_SECONDS=$SECONDS_OF_CALL "$BUILD/tests/random/random" \
-        seeds="${1:-$RANDOM_SEEDS}" programs=20 differences=1 explain=0 >"$work/output" 2>&1
+        seeds="$1" programs=20 differences=1 explain=0 >"$work/output" 2>&1
     local status=$? why
     sed -n 's/^operations tried: \([0-9]*\).*/\1/p' "$work/output" >"$work/operations"
     why=$(sed -n 's/^FAIL seed=\([0-9]*\) program=[0-9]* after [0-9]* steps: /seed \1: /p' \
@@ -336,10 +349,11 @@ figures_where_others_look() {
 
 # A program that the kernel gives more rights than its caller has. Not every machine does.
 more_rights() {
-    chmod a+rx "$work"
-    if ! "${CC:-cc}" -D_GNU_SOURCE -I. tests/e2e/interposition_secure.c -o "$work/secure" \
-        -Wl,--no-as-needed "$PRELOAD" "$SIM/libcuda.so.1" -Wl,-rpath,"$MUTATIONS:$SIM" ||
-        ! chmod u+s,a+rx "$work/secure"; then
+    # Others may not be able to look where the libraries are built.
+    if ! cp "$PRELOAD" "$SIM/libcuda.so.1" "$work" ||
+        ! ${CC:-cc} -D_GNU_SOURCE -I. tests/e2e/interposition_secure.c -o "$work/secure" \
+            -Wl,--no-as-needed "$PRELOAD" "$SIM/libcuda.so.1" -Wl,-rpath,"$work" ||
+        ! chmod -R a+rX "$work" || ! chmod u+s "$work/secure"; then
         return $ERROR
     fi
     setpriv --reuid 65534 --clear-groups env CUDAPOOL_DISABLE=1 "$work/secure" 2>"$work/stderr"
@@ -389,8 +403,70 @@ try_up_to_three_times() { # mutation check file
     done
 }
 
-if [ "${1:-}" = --try ]; then
-    try_up_to_three_times "$2" "$3" "$4"
+# --- jobs ------------------------------------------------------------------------------------------
+# Each is a process of its own. It leaves results in $RESULTS, as try() prints them: without-KEY of a
+# check, with-NAME of a mutation. A file is complete once it has its name. The job says on stdout that
+# it has ended.
+
+# A check's result without a mutation is in a file of this name.
+key() { # check
+    printf '%s' "$1" | md5sum | cut -c 1-32
+}
+
+# A check without a mutation.
+job_without() { # check
+    local file
+    file=$RESULTS/without-$(key "$1")
+    try_up_to_three_times none "$1" "$file.new"
+    mv "$file.new" "$file"
+}
+
+# Tests of one program without a mutation, in one go. Where that fails, it is for each to say.
+job_without_units() { # check...
+    local tests program
+    program=${1% *}
+    program=${program##* }
+    mapfile -t tests < <(printf '%s\n' "${@##* }" | sort -u)
+    if CUDAPOOL_MUTATION=none units_pass "$program" "${tests[@]}"; then
+        printf '%s||\n' $PASSED >"$RESULTS/passed-$program"
+        for check; do ln -s "passed-$program" "$RESULTS/without-$(key "$check")"; done
+    else
+        for check; do job_without "$check"; done
+    fi
+}
+units_pass() { # program test...
+    local program=$1 names tested
+    shift
+    names=$(printf '|%s' "$@")
+    tested=$(timeout -k 1 $SECONDS_OF_ONE "$MUTATIONS"/tests/unit/*/"test_$program" \
+        --filter "$program/@(${names#|})" --timeout $SECONDS_OF_CALL 2>&1 |
+        sed -n 's/.*Synthesis: Tested: \([0-9]*\) | Passing: \1 .*/\1/p')
+    [ "$tested" = $# ]
+}
+
+# A check with its mutation. Of random programs, the seed that differs is then run without it: no other
+# seed has told anything.
+job_with() { # name check
+    local file=$RESULTS/with-$1 seed
+    try_up_to_three_times "$1" "$2" "$file.new"
+    seed=$(sed -n 's/^[^|]*|[^|]*|seed \([0-9]*\):.*/\1/p' "$file.new")
+    if is_random "$2" && [ "$1" != none ]; then
+        printf '%s||\n' $PASSED >"$RESULTS/without-of-$1"
+        [ -z "$seed" ] || try none "random_seeds $seed-$seed" >"$RESULTS/without-of-$1"
+    fi
+    mv "$file.new" "$file"
+}
+is_random() { # check
+    [[ ${1#hangs } == random || ${1#hangs } == "random "* ]]
+}
+
+if [ "${1:-}" = --job ]; then
+    mapfile -t job <<<"$2"
+    at_work=$RESULTS/at-work-$$
+    printf '%s\n' "${job[*]:1:2}" >"$at_work"
+    "job_${job[0]}" "${job[@]:1}"
+    rm "$at_work"
+    printf '%s\n' "${job[*]:0:2}"
     exit 0
 fi
 
@@ -401,40 +477,71 @@ if [ "${1:-}" = table ]; then
     write_table=1
     shift
 fi
-results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
-$here/apply.py list >"$results/all" || exit 2 # name|check|rule|what it does
-if [ $# -gt 0 ]; then
+RESULTS=$(mktemp -d)
+export RESULTS
+trap 'rm -rf "$RESULTS"' EXIT
+$here/apply.py list >"$RESULTS/all" || exit 2 # name|check|rule|what it does
+case ${1:-} in
+'') cp "$RESULTS/all" "$RESULTS/list" ;;
+-*)
+    $here/choose.py "$@" >"$RESULTS/names" || exit 2
+    while read -r name; do grep "^$name|" "$RESULTS/all"; done <"$RESULTS/names" >"$RESULTS/list"
+    ;;
+*)
     for name; do
-        grep "^$name|" "$results/all" || {
+        grep "^$name|" "$RESULTS/all" || {
             echo "run.sh: no mutation is named $name; $here/*.mutations have them all" >&2
             exit 2
         }
-    done >"$results/list"
-else
-    cp "$results/all" "$results/list"
-fi
+    done >"$RESULTS/list"
+    ;;
+esac
 
-# A check's result without a mutation is in a file of this name.
-key() { # check
-    printf '%s' "$1" | md5sum | cut -c 1-32
+# Each check without a mutation, and with each of its mutations: a job ends with a 0 byte. What takes
+# long comes first, so that nothing is left over that runs alone.
+jobs_to_do() {
+    local program='' before='' checks=() name check
+    while IFS='|' read -r name check _; do
+        ! is_random "$check" || printf 'with\n%s\n%s\0' "$name" "$check"
+    done <"$RESULTS/list"
+    while IFS='|' read -r _ check _; do
+        if is_random "$check"; then
+            continue
+        elif [[ $check != "unit "* ]]; then
+            printf 'without\n%s\0' "$check"
+            continue
+        fi
+        program=${check% *}
+        program=${program##* }
+        if [ "$program" != "$before" ] && [ ${#checks[@]} -gt 0 ]; then
+            units_to_do "${checks[@]}"
+            checks=()
+        fi
+        before=$program
+        checks+=("$check")
+    done < <(sed 's/^\([^|]*\)|hangs /\1|/' "$RESULTS/list" | sort -t '|' -u -k 2,2)
+    [ ${#checks[@]} -eq 0 ] || units_to_do "${checks[@]}"
+    while IFS='|' read -r name check _; do
+        is_random "$check" || printf 'with\n%s\n%s\0' "$name" "$check"
+    done <"$RESULTS/list"
+}
+units_to_do() {
+    printf 'without_units'
+    printf '\n%s' "$@"
+    printf '\0'
 }
 
-# Every check without a mutation, and with each of its mutations.
-{
-    while IFS='|' read -r _ check _; do
-        printf 'none\0%s\0%s\0' "$check" "$results/without-$(key "$check")"
-    done < <(sort -t '|' -u -k 2,2 "$results/list")
-    while IFS='|' read -r name check _; do
-        printf '%s\0%s\0%s\0' "$name" "$check" "$results/with-$name"
-    done <"$results/list"
-} | xargs -0 -n 3 -P "${JOBS:-$(nproc)}" "$here/run.sh" --try
-
+count=$(wc -l <"$RESULTS/list")
 passed=0
 failed=0
-say() { # ok or FAIL, what
+skipped=0
+say() { # ok, FAIL or skip, and what
     printf '%s %s\n' "$1" "$2"
-    if [ "$1" = ok ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    case $1 in
+    ok) passed=$((passed + 1)) ;;
+    FAIL) failed=$((failed + 1)) ;;
+    skip) skipped=$((skipped + 1)) ;;
+    esac
 }
 
 # A row of the table, but for its last two columns.
@@ -454,24 +561,27 @@ who() { # check why
     esac
 }
 
+# Where there are both results of a mutation, says what they mean.
 judge() { # name check rule what
-    local verdict operations why
-    IFS='|' read -r verdict _ why <"$results/without-$(key "$2")"
+    local verdict operations why without=$RESULTS/without-of-$1
+    is_random "$2" || without=$RESULTS/without-$(key "${2#hangs }")
+    IFS='|' read -r verdict _ why <"$without"
     if [ "$verdict" -eq $CANNOT ]; then
-        echo "not checked: $1: $2 ${verdicts[$CANNOT]}"
+        say skip "$1: $2 ${verdicts[$CANNOT]}${why:+: $why}"
+        grep -F " | \`$1\`: " "$table" >"$RESULTS/row-$1"
         return
     elif [ "$verdict" -ne $PASSED ]; then
         say FAIL "$1: without it, $2 ${verdicts[$verdict]}: $why"
         return
     fi
-    IFS='|' read -r verdict operations why <"$results/with-$1"
+    IFS='|' read -r verdict operations why <"$RESULTS/with-$1"
     if ! is_caught "$verdict" "$2"; then
         say FAIL "$1 is not caught: $2 ${verdicts[$verdict]}: $why"
         return
     fi
     say ok "$1: $2 ${verdicts[$verdict]}${operations:+ after $operations operations}: $why"
     printf '%s %s | %s |\n' "$(row "$@")" "$(who "$2" "$why")" "${operations:-1 case}" \
-        >>"$results/table"
+        >"$RESULTS/row-$1"
     [ -n "$write_table" ] || grep -qF "$(row "$@")" "$table" ||
         say FAIL "$1 has no such row in $table; run.sh table writes it"
 }
@@ -479,7 +589,7 @@ judge() { # name check rule what
 # What breaks nothing is not caught, so a check that fails for another reason would show.
 judge_none() { # check
     local verdict why
-    IFS='|' read -r verdict _ why <"$results/with-none"
+    IFS='|' read -r verdict _ why <"$RESULTS/with-none"
     if [ "$verdict" -eq $PASSED ]; then
         say ok "none is not caught: $1 ${verdicts[$verdict]}: $why"
     else
@@ -487,15 +597,57 @@ judge_none() { # check
     fi
 }
 
-while IFS='|' read -r name check rule what; do
-    if [ "$name" = none ]; then
-        judge_none "$check"
-    else
-        judge "$name" "$check" "$rule" "$what"
-    fi
-done <"$results/list"
+# Judges whose results are there, and leaves the others in $waiting: lines as in the list.
+waiting=()
+judge_waiting() {
+    local line name check rule what still=()
+    for line in "${waiting[@]}"; do
+        IFS='|' read -r name check rule what <<<"$line"
+        if [ "$name" = none ]; then
+            judge_none "$check"
+        elif is_random "$check" || [ -e "$RESULTS/without-$(key "${check#hangs }")" ]; then
+            judge "$name" "$check" "$rule" "$what"
+        else
+            still+=("$line")
+        fi
+    done
+    waiting=("${still[@]}")
+}
+
+tell_progress() {
+    printf '%d of %d; at work: %s\n' $((passed + failed + skipped)) "$count" \
+        "$(cat "$RESULTS"/at-work-* 2>/dev/null | cut -c 1-60 | paste -s -d ';' | sed 's/;/; /g')"
+}
+
+# A line with the word tick every so many seconds, until it is killed.
+tick() {
+    while sleep $TELL_EVERY >/dev/null 2>&1; do echo tick; done
+}
+
+shopt -s lastpipe # what is counted in the loop stays
+{
+    tick &
+    jobs_to_do | xargs -0 -r -n 1 -P "${JOBS:-$(nproc)}" "$here/run.sh" --job
+    kill $!
+} | while read -r kind name; do
+    case $kind in
+    tick) tell_progress ;;
+    with) waiting+=("$(grep "^$name|" "$RESULTS/list")") ;;
+    esac
+    judge_waiting
+done
+[ $((passed + failed + skipped)) -ge "$count" ] || say FAIL "some of the $count have no result"
+
+# What has not been run keeps the row that it has.
 if [ -n "$write_table" ]; then
-    cat $here/table_head.md "$results/table" >"$table"
+    while IFS='|' read -r name _; do
+        if [ -e "$RESULTS/row-$name" ]; then
+            cat "$RESULTS/row-$name"
+        elif [ ! -e "$RESULTS/with-$name" ]; then
+            grep -F " | \`$name\`: " "$table"
+        fi
+    done <"$RESULTS/all" >"$RESULTS/rows"
+    cat $here/table_head.md "$RESULTS/rows" >"$table"
 fi
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

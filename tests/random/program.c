@@ -130,10 +130,7 @@ static void split_blocks(struct profile *profile, uint64_t seed)
     if (!wanted && !(has_room && one_in(&r, 4)))
         return;
     profile->splits = split_blocks_of(profile, "\"device\"", choose(&r, segments));
-    /* Where threads run freely, what is told of used bytes and of sizes differs now and then, for a
-     * reason that is not known (docs/limits.md). */
-    if (wanted || !profile->free)
-        split_blocks_of(profile, "\"stream_ordered\"", choose(&r, segments));
+    split_blocks_of(profile, "\"stream_ordered\"", choose(&r, segments));
     profile->rounding = 1;
 }
 

@@ -54,6 +54,7 @@ enum {
     ALL_BUFFERS = BUFFERS + KEPT_BUFFERS,
     GRAPHS = 4,
     CAPTURES = 3,
+    FAMILIES = 256,
     FLAGS = 512,
     WORDS = 64, /* of a buffer that are written and read: its first */
     NOWHERE = CONTEXTS
@@ -117,6 +118,7 @@ struct graph {
     CUgraph graph; /* or NULL: only the executable is left */
     CUgraphExec exec;
     unsigned int context, use_count;
+    unsigned int family; /* a number for the graph, its clones and executables: they share memory */
     bool once, launched, has_memory;
     struct use uses[16];
 };
@@ -160,6 +162,11 @@ struct run {
     struct buffer buffers[ALL_BUFFERS];
     struct graph graphs[GRAPHS];
     struct capture captures[CAPTURES];
+    unsigned int families; /* so many there have been */
+    struct {
+        CUgraphExec exec;
+        struct stream stream;
+    } last_launch[FAMILIES]; /* of the family with that number, modulo FAMILIES */
     bool may_be_capturing;
     uint64_t next_id;
     uint32_t next_owner;
@@ -181,6 +188,8 @@ struct run {
     } counters[CONTEXTS];
     /* Work that needs a lock may be in flight there: the driver has not waited for it since. */
     bool waiters[CONTEXTS];
+    unsigned int locked_context; /* the last lock was taken when the driver had waited for its work
+                                  */
     struct {
         _Alignas(4096) uint32_t words[1024];
     } landing;
@@ -931,11 +940,31 @@ static bool can_be_launched(const struct graph *graph)
     return !(graph->once && graph->launched);
 }
 
+/* Executables that share memory must not run at the same time: the driver orders the launches of
+ * one alone. */
+static bool may_run_beside_its_family(const struct graph *graph, const struct stream *stream)
+{
+    unsigned int family = graph->family % FAMILIES;
+    CUgraphExec last = run->last_launch[family].exec;
+    return !graph->has_memory || !last || last == graph->exec ||
+           is_same_stream(&run->last_launch[family].stream, stream);
+}
+
+static void note_launch(const struct graph *graph, const struct stream *stream)
+{
+    unsigned int family = graph->family % FAMILIES;
+    if (!graph->has_memory)
+        return;
+    run->last_launch[family].exec = graph->exec;
+    run->last_launch[family].stream = *stream;
+}
+
 static void graph_launch(unsigned int number, const struct stream *stream)
 {
     struct graph *graph = &run->graphs[number];
     if (!graph->exec || stream->context == CONTEXTS || !can_be_launched(graph) ||
-        captures(stream) || run->contexts[stream->context].root != graph->context)
+        captures(stream) || run->contexts[stream->context].root != graph->context ||
+        !may_run_beside_its_family(graph, stream))
         return;
     for (unsigned int i = 0; i < graph->use_count; i++)
         if (!reach(&run->buffers[graph->uses[i].buffer], stream))
@@ -944,6 +973,7 @@ static void graph_launch(unsigned int number, const struct stream *stream)
            spelled(stream)) != CUDA_SUCCESS)
         return;
     graph->launched = true;
+    note_launch(graph, stream);
     for (unsigned int i = 0; i < graph->use_count; i++) {
         struct buffer *buffer = &run->buffers[graph->uses[i].buffer];
         buffer->written = true;
@@ -972,6 +1002,7 @@ static void keep_graph(unsigned int number, const struct capture *capture, CUgra
     kept->context = run->contexts[capture->origin.context].root;
     kept->once = capture->once;
     kept->has_memory = capture->has_memory;
+    kept->family = run->families++;
     kept->use_count = capture->use_count;
     memcpy(kept->uses, capture->uses, sizeof kept->uses);
 }
@@ -1934,7 +1965,7 @@ static void step_pinned_facts(const struct step *step)
 {
     struct buffer *buffer = buffer_named(step->a);
     uint64_t offset = buffer->bytes ? step->y % buffer->bytes : 0;
-    char *address = (char *)host_address(buffer) + offset;
+    char *address = (char *)((uintptr_t)host_address(buffer) + offset); /* also of no buffer */
     unsigned int flags = 0, number = number_of(buffer);
     CUdeviceptr device = 0;
     if (buffer->kind == NO_BUFFER || (buffer->kind != PINNED && step->c % 4))
@@ -2249,8 +2280,10 @@ static bool any_waiters(void)
 static bool may_be_freed_under_lock(const struct buffer *buffer)
 {
     /* Others' use of pinned memory is the program's to wait for; and its free waits for kernels
-     * that spin until the program stands still, with the pool for a second. */
-    return buffer->kind == PLAIN ||
+     * that spin until the program stands still, with the pool for a second. So may a free of plain
+     * memory, but for that of the context whose work the driver has just waited for. */
+    return (buffer->kind == PLAIN &&
+            (!run->profile->flags || buffer->context == run->locked_context)) ||
            (buffer->kind == PINNED && !run->profile->flags &&
             (buffer->home.kind == NO_STREAM || is_within(buffer->home.context, buffer->context)));
 }
@@ -2337,6 +2370,7 @@ static void calls_under_lock(const struct step *step, enum waiter waiter)
 /* The buffer is freed behind that work, and the lock is taken. */
 static void free_and_lock(const struct step *step, struct buffer *buffer, enum waiter waiter)
 {
+    run->locked_context = buffer->context;
     if (!free_buffer(buffer) || any_waiters())
         return;
     trace_say("    take_lock();\n");

@@ -13,6 +13,9 @@ void virtual_time_on_stall(void (*handler)(void));
  * passes, or seconds of it would have passed before they could do anything. */
 void virtual_time_is_shared(void);
 
+/* Each read of the clock takes a nanosecond, as reads of a real one take time. */
+void virtual_time_moves(void);
+
 /* The calling thread enters a call: what it waited before does not count. */
 void virtual_time_new_call(void);
 

@@ -309,7 +309,8 @@ DRIVER_CALL(cuMemHostRegister_v2, NEEDS_CONTEXT | UNSAFE,
 DRIVER_CALL(cuMemHostUnregister, NEEDS_CONTEXT | UNSAFE, (void *address), (address))
 {
     struct allocation *allocation = host_allocation(address, MEMORY_REGISTERED);
-    if (host_allocation(address, MEMORY_HOST) != NULL)
+    /* Also inside of registered memory. */
+    if (address == NULL || (allocation == NULL && allocation_at((uintptr_t)address) != NULL))
         return CUDA_ERROR_INVALID_VALUE;
     if (allocation == NULL || !wait_for_own_context(allocation))
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;

@@ -743,9 +743,9 @@ DRIVER_CALL(cuMemFree_v2, UNSAFE, (CUdeviceptr address), (address))
 DRIVER_CALL(cuMemGetInfo_v2, NEEDS_CONTEXT, (size_t * available, size_t *total), (available, total))
 {
     const struct device *device = call->context->device;
-    if (available == NULL || total == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    *available = left_of(device) - managed_here(device);
-    *total = device->total;
+    if (available != NULL)
+        *available = left_of(device) - managed_here(device);
+    if (total != NULL)
+        *total = device->total;
     return CUDA_SUCCESS;
 }

@@ -23,7 +23,9 @@ struct pending {
     struct pool *pool;
     struct chunk *chunk;
     uint64_t base, bytes, stream_id;
-    bool taken; /* given out again before the stream got there */
+    bool taken;    /* given out again before the stream got there */
+    bool over;     /* the stream has got there */
+    struct op *op; /* when it gets there */
     struct pending *next;
 };
 
@@ -35,7 +37,10 @@ struct pool {
     CUmemLocation location;
     struct chunk *chunks;
     struct pending *pending;
-    uint64_t threshold, reserved, reserved_high, used, used_high;
+    unsigned int pieces;      /* in the program's hands */
+    uint64_t used, used_high; /* bytes of these, as the program asked for them; and of all that
+                                 cuMemFree has ever freed */
+    uint64_t threshold, reserved, reserved_high;
     int reuse[3]; /* the three reuse attributes */
     struct pool *next;
 };
@@ -105,7 +110,7 @@ static void trim(struct pool *pool, uint64_t keep)
 static void free_if_unused(struct pool *pool)
 {
     struct pool **link = &pools;
-    if (!pool->destroyed || pool->used > 0 || pool->pending != NULL)
+    if (!pool->destroyed || pool->pieces > 0 || pool->pending != NULL)
         return;
     trim(pool, 0);
     while (*link != pool)
@@ -145,11 +150,12 @@ static struct chunk *add_chunk(struct pool *pool, uint64_t bytes)
 
 /* --- pieces ------------------------------------------------------------------------------------*/
 
-static void set_used(struct pool *pool, uint64_t used)
+static void count_used(struct pool *pool, uint64_t bytes)
 {
-    pool->used = used;
-    if (used > pool->used_high)
-        pool->used_high = used;
+    pool->pieces++;
+    pool->used += bytes;
+    if (pool->used > pool->used_high)
+        pool->used_high = pool->used;
 }
 
 /* A piece of that size freed earlier on the same stream. */
@@ -167,7 +173,29 @@ static bool take_pending(struct pool *pool, uint64_t bytes, const struct stream 
     return false;
 }
 
-static bool take_piece(struct pool *pool, uint64_t bytes, const struct stream *stream,
+/* The smallest piece that will do and is pending, of whichever stream: where the device has no
+ * memory left, the stream comes after the free (reuse[2]: internal dependencies). */
+static bool take_pending_when_short(struct pool *pool, uint64_t bytes, struct stream *stream,
+                                    struct allocation *allocation)
+{
+    struct pending *found = NULL;
+    for (struct pending *pending = pool->pending; pending != NULL; pending = pending->next)
+        if (!pending->taken && pending->bytes >= bytes &&
+            (found == NULL || pending->bytes < found->bytes) &&
+            (pending->stream_id == stream->id || pool->reuse[2]))
+            found = pending;
+    if (found == NULL)
+        return false;
+    if (found->stream_id != stream->id)
+        stream_wait(stream, found->op);
+    found->taken = true;
+    allocation->base = found->base;
+    allocation->chunk = found->chunk;
+    allocation->extent.bytes = found->bytes;
+    return true;
+}
+
+static bool take_piece(struct pool *pool, uint64_t bytes, struct stream *stream,
                        struct allocation *allocation)
 {
     struct chunk *chunk;
@@ -181,7 +209,7 @@ static bool take_piece(struct pool *pool, uint64_t bytes, const struct stream *s
     if (chunk == NULL) {
         chunk = add_chunk(pool, bytes);
         if (chunk == NULL)
-            return false;
+            return take_pending_when_short(pool, bytes, stream, allocation);
         allocation->base = space_take(&chunk->space, bytes);
     }
     allocation->chunk = chunk;
@@ -193,15 +221,22 @@ static uint64_t piece_bytes(uint64_t bytes)
     return bytes == 0 ? PIECE : bytes > CHUNK ? round_up(bytes, 2 * MIB) : round_up(bytes, PIECE);
 }
 
-/* Everybody may have the piece from now on. */
+/* Everybody may have the piece from now on. A GPU goes on counting it as used. */
 void pool_release(struct allocation *allocation)
 {
     struct pool *pool = allocation->pool;
     space_give(&allocation->chunk->space, allocation->base, allocation->extent.bytes);
-    set_used(pool, pool->used - allocation->extent.bytes);
+    pool->pieces--;
     free_if_unused(pool);
 }
 
+static void forget_pending(struct pending *pending)
+{
+    op_drop(pending->op);
+    free(pending);
+}
+
+/* Where the stream has nothing to do, before free_piece knows the operation. */
 static void stream_got_there(struct work *work, struct op *op)
 {
     struct pending *pending = work->pending;
@@ -214,7 +249,9 @@ static void stream_got_there(struct work *work, struct op *op)
         race_memory_back(pending->base, pending->bytes, op);
     if (!pending->taken)
         space_give(&pending->chunk->space, pending->base, pending->bytes);
-    free(pending);
+    pending->over = true;
+    if (pending->op != NULL)
+        forget_pending(pending);
     free_if_unused(pool);
 }
 
@@ -231,12 +268,18 @@ static CUresult free_piece(struct allocation *allocation, struct stream *stream)
     pending->stream_id = stream->id;
     pending->next = pending->pool->pending;
     pending->pool->pending = pending;
-    set_used(pending->pool, pending->pool->used - pending->bytes);
+    pending->pool->pieces--;
+    pending->pool->used -= allocation->size;
     allocation_remove(allocation);
     allocation->pool = NULL;
     allocation->extent.base = 0;
     allocation_release(allocation);
-    return stream_add(stream, &work, NULL);
+    struct op *op;
+    CUresult result = stream_add(stream, &work, &op);
+    pending->op = op;
+    if (pending->over)
+        forget_pending(pending);
+    return result;
 }
 
 /* --- in captures -------------------------------------------------------------------------------*/
@@ -291,7 +334,7 @@ static CUresult allocate(struct call *call, CUdeviceptr *address, size_t bytes, 
     allocation.context_id = stream->context->root->id;
     if (!take_piece(pool, allocation.extent.bytes, stream, &allocation))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    set_used(pool, pool->used + allocation.extent.bytes);
+    count_used(pool, bytes);
     if (allocation_add(&allocation) == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *address = allocation.base;

@@ -569,6 +569,8 @@ void stream_free(struct stream *stream);
 CUresult stream_add(struct stream *stream, const struct work *work, struct op **op);
 /* The same for the record of an event, which queries of the stream and waits for it do not see. */
 CUresult stream_add_record(struct stream *stream, struct op **op);
+/* The stream's later work starts after the operation, of whichever stream. */
+void stream_wait(struct stream *stream, struct op *earlier);
 /* Makes op come after everything that new work of the stream comes after. */
 void stream_order(struct stream *stream, struct op *op);
 void thread_streams_free(uint64_t thread);

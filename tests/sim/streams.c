@@ -396,6 +396,21 @@ DRIVER_CALL_PT(cuStreamSynchronize, _ptsz, LIGHT, (CUstream handle), (handle))
     return context != NULL ? context->root->error : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+void stream_wait(struct stream *stream, struct op *earlier)
+{
+    struct op *op;
+    if (op_is_past(earlier))
+        return;
+    op = op_new(stream->context, NULL);
+    stream_order(stream, op);
+    op_after(op, earlier);
+    if (races_on)
+        race_stream_waits(stream, earlier);
+    op_submit(op);
+    is_last(stream, op, true);
+    op_drop(op);
+}
+
 DRIVER_CALL_PT(cuStreamWaitEvent, _ptsz, 0,
                (CUstream handle, CUevent event_handle, unsigned int flags),
                (handle, event_handle, flags))
@@ -403,7 +418,6 @@ DRIVER_CALL_PT(cuStreamWaitEvent, _ptsz, 0,
     CUresult why_not;
     struct stream *stream = stream_of(call, handle, &why_not);
     struct event *event = event_of(event_handle);
-    struct op *op;
     if (flags > CU_EVENT_WAIT_EXTERNAL)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream == NULL)
@@ -416,16 +430,7 @@ DRIVER_CALL_PT(cuStreamWaitEvent, _ptsz, 0,
     }
     if (event->captured != NULL || stream->capture != NULL)
         return capture_join(stream, event);
-    if (op_is_past(event->record))
-        return CUDA_SUCCESS;
-    op = op_new(stream->context, NULL);
-    stream_order(stream, op);
-    op_after(op, event->record);
-    if (races_on)
-        race_stream_waits(stream, event->record);
-    op_submit(op);
-    is_last(stream, op, true);
-    op_drop(op);
+    stream_wait(stream, event->record);
     return CUDA_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -156,6 +157,75 @@ Test(bus_guard, knows_which_mappings_children_have)
 
 /* ---- threads ---- */
 
+static void block_bus_error(void)
+{
+    sigset_t bus_error;
+    sigemptyset(&bus_error);
+    sigaddset(&bus_error, SIGBUS);
+    sigprocmask(SIG_BLOCK, &bus_error, NULL);
+}
+
+static void touch_while_blocked(struct mapped *mapped)
+{
+    block_bus_error();
+    bus_guard_thread();
+    mapped->memory[0] = 'y';
+}
+
+static bool is_pending(void)
+{
+    sigset_t pending;
+    sigpending(&pending);
+    return sigismember(&pending, SIGBUS) == 1;
+}
+
+/* One that is sent waits, as it would have; and the file is guarded again once that is over. */
+static void be_sent_while_blocked(struct mapped *mapped)
+{
+    block_bus_error();
+    struct mapped guarded = guarded_file(BUS_GUARD_CHILDREN_HAVE_IT);
+    bus_guard_thread();
+    raise(SIGBUS);
+    kill(getpid(), SIGBUS);
+    sigset_t bus_error;
+    sigemptyset(&bus_error);
+    sigaddset(&bus_error, SIGBUS);
+    bool came = is_pending() && sigwaitinfo(&bus_error, NULL) == SIGBUS;
+    while (is_pending())
+        sigwaitinfo(&bus_error, NULL);
+    if (!came || ftruncate(guarded.fd, 0) != 0)
+        _exit(8);
+    bus_guard_thread();
+    guarded.memory[0] = 'y';
+    mapped->memory[0] = 'y';
+}
+
+Test(bus_guard, unblocks_the_signal_where_it_is_needed)
+{
+    signal(SIGBUS, SIG_DFL);
+    struct mapped with = guarded_file(BUS_GUARD_CHILDREN_HAVE_IT);
+    cr_assert_eq(ftruncate(with.fd, 0), 0);
+    cr_expect_eq(signal_that_ends(touch_while_blocked, &with), 0);
+    if (!getenv("RUN_WITH") ||
+        !*getenv("RUN_WITH")) /* an emulator takes SIGBUS that is sent for a fault of its own */
+        cr_expect_eq(signal_that_ends(be_sent_while_blocked, &with), 0);
+}
+
+static void ask_what_is_blocked(struct mapped *mapped)
+{
+    (void)mapped;
+    block_bus_error();
+    bus_guard_thread();
+    sigset_t blocked;
+    sigprocmask(SIG_BLOCK, NULL, &blocked);
+    _exit(sigismember(&blocked, SIGBUS) == 1 ? 7 : 8);
+}
+
+Test(bus_guard, leaves_it_blocked_where_nothing_is_guarded)
+{
+    cr_expect_eq(signal_that_ends(ask_what_is_blocked, NULL), -7);
+}
+
 static struct mapped shared;
 
 static void *count_up(void *place)
@@ -176,4 +246,46 @@ Test(bus_guard, is_for_all_threads)
         pthread_join(threads[i], NULL);
     cr_expect(bus_guard_replace((void *)shared.memory));
     cr_expect_eq(shared.memory[0], 0);
+}
+
+/* ---- handlers that call each other ---- */
+
+static struct sigaction from_before;
+static volatile sig_atomic_t came, was_blocked, other_was_blocked;
+
+static void first_handler(int signal)
+{
+    sigset_t blocked;
+    sigprocmask(SIG_BLOCK, NULL, &blocked);
+    came = signal;
+    was_blocked = sigismember(&blocked, SIGUSR1) == 1 && sigismember(&blocked, SIGBUS) == 1;
+    other_was_blocked = sigismember(&blocked, SIGUSR2) == 1;
+}
+
+static void last_handler(int signal, siginfo_t *info, void *context)
+{
+    from_before.sa_sigaction(signal, info, context);
+}
+
+Test(bus_guard, a_handler_from_before_runs_with_what_it_has_asked_to_be_blocked)
+{
+    struct sigaction first = {.sa_handler = first_handler};
+    struct sigaction last = {.sa_sigaction = last_handler, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    sigemptyset(&first.sa_mask);
+    sigaddset(&first.sa_mask, SIGUSR1);
+    cr_assert_eq(sigaction(SIGBUS, &first, NULL), 0);
+    guarded_file(BUS_GUARD_CHILDREN_HAVE_IT);
+    cr_assert_eq(sigaction(SIGBUS, NULL, &from_before), 0);
+    cr_expect_eq(sigismember(&from_before.sa_mask, SIGUSR1), 1);
+    cr_assert_eq(sigaction(SIGBUS, &last, NULL), 0);
+    raise(SIGBUS);
+    cr_expect_eq(came, SIGBUS);
+    cr_expect(was_blocked);
+    /* ThreadSanitizer runs every handler with all signals blocked. */
+#if !defined(__SANITIZE_THREAD__)
+    cr_expect_not(other_was_blocked);
+#endif
+    sigset_t blocked;
+    sigprocmask(SIG_BLOCK, NULL, &blocked);
+    cr_expect_not(sigismember(&blocked, SIGUSR1));
 }

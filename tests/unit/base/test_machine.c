@@ -4,14 +4,19 @@
  */
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/base/machine.h"
+#include "core/base/sandbox.h"
 #include "machine_fixture.h"
 
 #define MIB         ((uint64_t)1 << 20)
@@ -527,4 +532,64 @@ Test(machine, the_real_one_can_be_read)
     cr_expect_geq(machine.nodes, 1);
     cr_expect_lt(machine_node(&machine), machine.nodes);
     machine_memory_left(&machine);
+}
+
+/* ---- files that are kept open ---- */
+
+static void enter_a_sandbox(void)
+{
+    struct sock_filter allow[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {sizeof allow / sizeof allow[0], allow};
+    sandbox_note_start();
+    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        cr_skip_test("system calls cannot be filtered here");
+}
+
+static void level_of_one_gib(uint64_t usage)
+{
+    v2_level("/sys/fs/cgroup/job", "1073741824\n", "max\n", usage);
+}
+
+static void read_and_keep(void)
+{
+    v2_machine("/job");
+    level_of_one_gib(100 * MIB);
+    machine_read(&machine, root);
+    machine_keep_open(&machine);
+    for (unsigned i = 0; i < machine.kept_count; i++)
+        cr_assert_gt(machine.kept[i].fd, STDERR_FILENO);
+}
+
+Test(machine, in_a_sandbox_only_what_is_kept_open_is_read)
+{
+    struct machine lacking;
+    read_and_keep();
+    machine_read(&lacking, root);
+    enter_a_sandbox();
+    level_of_one_gib(300 * MIB);
+    cr_assert_eq(machine_memory_left(&machine), 724 * MIB);
+    cr_assert_eq(machine_memory_left(&lacking), UINT64_MAX);
+}
+
+Test(machine, what_the_program_has_closed_is_opened_for_a_moment)
+{
+    read_and_keep();
+    machine_close(&machine);
+    level_of_one_gib(300 * MIB);
+    cr_assert_eq(machine_memory_left(&machine), 724 * MIB);
+}
+
+Test(machine, a_file_of_the_programs_in_the_place_of_a_kept_one_is_left_alone)
+{
+    char name[64];
+    read_and_keep();
+    file("/own", "5\n");
+    snprintf(name, sizeof name, "%s/own", root);
+    int own = open(name, O_RDONLY);
+    for (unsigned i = 0; i < machine.kept_count; i++)
+        cr_assert_geq(dup2(own, machine.kept[i].fd), 0);
+    cr_assert_eq(machine_memory_left(&machine), 924 * MIB);
+    machine_close(&machine);
+    cr_assert_geq(fcntl(machine.kept[0].fd, F_GETFD), 0);
 }

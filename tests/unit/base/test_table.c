@@ -110,12 +110,35 @@ static const char *cut_off(const char *text, int width)
     return output;
 }
 
+Test(table, columns_that_are_left_out_for_width_are_told)
+{
+    static const struct {
+        int width;
+        const char *left_out;
+    } cases[] = {
+        {0, NULL}, {40, NULL}, {25, "third"}, {20, "second, third"}, {10, "first, second, third"}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct look look = {.width = cases[i].width, .more = "--all"};
+        char names[TABLE_NAMES_BYTES];
+        struct table table;
+        print(&look);
+        table_begin(&table, columns, COLUMNS, CELL, &look);
+        for (int j = 0; j < 2; j++)
+            table_measure(&table, rows[j][0]);
+        table_fit(&table);
+        cr_expect_eq(table_left_out(&table, names, sizeof(names)), cases[i].left_out != NULL);
+        cr_expect_str_eq(names, cases[i].left_out == NULL ? "" : cases[i].left_out);
+    }
+}
+
 Test(table, text_is_cut_off_with_an_ellipsis)
 {
     cr_expect_str_eq(cut_off("abcdef", 6), "abcdef");
     cr_expect_str_eq(cut_off("abcdefg", 6), "abc...");
     cr_expect_str_eq(cut_off("\xc3\xb6\xc3\xb6\xc3\xb6\xc3\xb6\xc3\xb6", 4), "\xc3\xb6...");
-    cr_expect_str_eq(cut_off("a\x1b[31mb", 80), "a?[31mb");
+    cr_expect_str_eq(cut_off("\x1b\x1b\x1b", 8), "\\x1b...");
+    cr_expect_str_eq(cut_off("a\x1b[31mb", 80), "a\\x1b[31mb");
 }
 
 Test(table, long_times_have_days_and_hours)
@@ -188,7 +211,7 @@ Test(table, an_origin_is_what_is_known_of_it)
     report_describe_origin(&versions, 0, text);
     cr_expect_str_eq(text, "cudapool 0.1.0, CUDA 13.1");
     report_describe_origin(&(struct report_versions){.cudapool = "\x1b"}, 0, text);
-    cr_expect_str_eq(text, "cudapool ?");
+    cr_expect_str_eq(text, "cudapool \\x1b");
     report_describe_origin(&(struct report_versions){.cuda = 0}, 0, text);
     cr_expect_str_eq(text, "");
 }

@@ -162,32 +162,6 @@ Test(block, an_address_belongs_to_its_last_owner)
     cr_assert_eq(block_table_find_around(&table, 8 * MIB), &around[1]);
 }
 
-struct visits {
-    CUdeviceptr last;
-    unsigned count;
-};
-
-static void visit(CUdeviceptr address, const struct block *block, void *argument)
-{
-    struct visits *visits = argument;
-    cr_assert_eq(block_address(block), address);
-    cr_assert(address > visits->last || (address ^ visits->last) >> 35);
-    visits->last = address;
-    visits->count++;
-}
-
-Test(block, every_record_is_visited_once_and_in_order)
-{
-    struct visits visits = {0, 0};
-    insert_all_around();
-    block_table_visit(&table, visit, &visits);
-    cr_assert_eq(visits.count, 6);
-    block_table_remove(&table, block_address(&around[2]), &around[2]);
-    visits = (struct visits){0, 0};
-    block_table_visit(&table, visit, &visits);
-    cr_assert_eq(visits.count, 5);
-}
-
 /* ---- lookups while the table grows ---- */
 
 #define SPREAD (UINT64_C(1) << 21)

@@ -127,7 +127,8 @@ static void look_at_all(void)
 
 static void expect_others_to_do_their_work(unsigned liars)
 {
-    struct board_bytes most = {(liars + 1) * DEVICE_TOTAL, (liars + 1) * DEVICE_TOTAL};
+    struct board_bytes most = {.cached = (liars + 1) * DEVICE_TOTAL,
+                               .pending = (liars + 1) * DEVICE_TOTAL};
     for (uint64_t began = monotonic_now(); monotonic_now() - began < LASTS;) {
         use_board(most);
         look_at_all();
@@ -224,7 +225,7 @@ Test(board_hostile, lies_everywhere_are_survived)
     struct peer liar = peer_start(scribble);
     struct peer giver = peer_start_giver(50 * MiB, 0, NULL);
     peer_hear(&liar);
-    struct board_bytes most = {UINT64_MAX, UINT64_MAX};
+    struct board_bytes most = {.cached = UINT64_MAX, .pending = UINT64_MAX};
     for (int i = 0; i < 10; i++) {
         join();
         board_publish_listening(board, true);
@@ -256,7 +257,7 @@ Test(board_hostile, truncating_again_and_again_is_survived)
     join();
     cutter = peer_start(cut);
     peer_hear(&cutter);
-    struct board_bytes most = {UINT64_MAX, UINT64_MAX};
+    struct board_bytes most = {.cached = UINT64_MAX, .pending = UINT64_MAX};
     for (int i = 0; i < 20; i++) {
         const char *why;
         use_board(most);

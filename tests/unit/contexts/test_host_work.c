@@ -260,7 +260,7 @@ Test(host_work, an_allocation_waits_for_a_second_in_vain_and_then_no_more)
 
 static void finish_late(void *unused)
 {
-    struct timespec late = {0, 600000000};
+    struct timespec late = {0, 350000000};
     (void)unused;
     for (unsigned i = 0; i < 3; i++) {
         nanosleep(&late, NULL);

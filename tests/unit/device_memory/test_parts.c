@@ -3,6 +3,7 @@
  */
 #include "pool_fixture.h"
 
+#include "core/base/clock.h"
 #include "core/device_memory/parts.h"
 #include "core/device_memory/release.h"
 #include "core/device_memory/release_sums.h"
@@ -363,22 +364,38 @@ static void allocate_one(void *address)
     cr_assert_eq(pool_allocate(pool, block, MIB), CUDA_SUCCESS);
 }
 
-Test(parts, threads_that_begin_together_share_a_segment)
+static unsigned askers_of_eight(uint64_t *took)
 {
     struct errand errands[8];
     CUdeviceptr blocks[8];
-    start();
-    stop_looking_at_locks();
+    atomic_store(&inside, 0);
     fake_during(FAKE_MEM_ALLOC, take_long, NULL);
+    uint64_t began = monotonic_now();
     for (int i = 0; i < 8; i++)
         send(&errands[i], allocate_one, &blocks[i]);
     for (int i = 0; i < 8; i++)
         wait_for(&errands[i]);
+    *took = monotonic_now() - began;
     fake_during(FAKE_MEM_ALLOC, NULL, NULL);
-    /* One asks; on a busy machine another may have waited enough before it is done. */
-    cr_assert_leq(atomic_load(&inside), 2);
     for (int i = 0; i < 8; i++)
         release(blocks[i]);
+    synchronise();
+    pool_trim(pool);
+    return atomic_load(&inside);
+}
+
+Test(parts, threads_that_begin_together_share_a_segment)
+{
+    unsigned tries = 0, askers;
+    uint64_t took;
+    start();
+    stop_looking_at_locks();
+    do
+        askers = askers_of_eight(&took);
+    while (is_tried_again(askers <= 2, took, &tries));
+    /* One asks; on a busy machine another may have waited enough before it is done. */
+    cr_assert_geq(askers, 1);
+    cr_assert_leq(askers, 2);
 }
 
 /* ---- captures, and the end ---- */

@@ -226,17 +226,20 @@ Test(report, the_table_has_a_row_for_each_bucket_that_was_used)
                      "cudapool: process 4711, rank 3, on node7, ran 12.5 s: ./a.out --fast");
     cr_expect_str_eq(line_of("device 0"),
                      "device 0: Test GPU, 80.0 GiB; 11 fences, 22 queries of fences, 33 barriers");
-    /* Two headings have a space in them. */
+    /* Three headings have a space in them. */
     cr_expect_str_eq(line_of("cudapool 1"),
                      "cudapool 1.2.3, driver 580.1 (CUDA 13.1), 2026-09-21 14:13:20 UTC");
     expect_cells("bucket", "bucket|requests|hits|clean|queried|barrier|waited|misses|failed|"
-                           "given back|live|peak|driver|saved at least");
-    expect_cells("1.125 MiB",
-                 "1.125 MiB|100|410.0%|101|102|103|104|105|430|605|113|118 B|125 ns|128 ns");
-    expect_cells("not kept",
-                 "not kept|500|402.0%|501|502|503|504|505|2030|2605|513|518 B|525 ns|528 ns");
-    expect_cells("all",
-                 "all|1000|401.0%|1001|1002|1003|1004|1005|4030|5105|1013|1018 B|1.0 us|1.0 us");
+                           "given back|live|peak|driver|wait|free waits|saved at least");
+    expect_cells(
+        "1.125 MiB",
+        "1.125 MiB|100|410.0%|101|102|103|104|105|430|605|113|118 B|125 ns|126 ns|127|128 ns");
+    expect_cells(
+        "not kept",
+        "not kept|500|402.0%|501|502|503|504|505|2030|2605|513|518 B|525 ns|526 ns|527|528 ns");
+    expect_cells(
+        "all",
+        "all|1000|401.0%|1001|1002|1003|1004|1005|4030|5105|1013|1018 B|1.0 us|1.0 us|1027|1.0 us");
     cr_expect_null(strstr(table, "3 MiB"));
     cr_expect_str_eq(line_of("allocations"),
                      "allocations and frees took 2.0 us in the driver and waited 2.0 us for the "
@@ -437,8 +440,9 @@ Test(report, a_unit_has_ten_tenths)
     report.devices[0].kinds[0].buckets[0].counters.peak.reserved_bytes = 2047;
     report.devices[0].kinds[0].buckets[0].counters.driver.nanoseconds = 1999999;
     print(&report);
-    expect_cells("1.125 MiB",
-                 "1.125 MiB|100|410.0%|101|102|103|104|105|430|605|113|1.9 KiB|1.9 ms|128 ns");
+    expect_cells(
+        "1.125 MiB",
+        "1.125 MiB|100|410.0%|101|102|103|104|105|430|605|113|1.9 KiB|1.9 ms|126 ns|127|128 ns");
     report_free(&report);
 }
 
@@ -498,9 +502,9 @@ Test(report, control_characters_do_not_reach_the_terminal)
     snprintf(report.devices[0].name, sizeof(report.devices[0].name), "GPU\r\n");
     snprintf(report.devices[0].kinds[0].kind, sizeof(report.devices[0].kinds[0].kind), "k\n");
     print(&report);
-    cr_expect_not_null(strstr(table, "a?b?[2J?\n"));
-    cr_expect_not_null(strstr(table, "GPU??,"));
-    cr_expect_not_null(strstr(table, "k? memory"));
+    cr_expect_not_null(strstr(table, "a\\x0ab\\x1b[2J\\x7f\n"));
+    cr_expect_not_null(strstr(table, "GPU\\x0d\\x0a,"));
+    cr_expect_not_null(strstr(table, "k\\x0a memory"));
     report_free(&report);
 }
 
@@ -728,7 +732,7 @@ Test(report, text_that_is_no_utf8_is_made_so)
              "b\xc3\xa4\xe2\x82");
     cr_assert_eq(report_write_json(&written, path, error, sizeof(error)), 0, "%s", error);
     cr_assert_eq(report_read_json(path, &read, error, sizeof(error)), 0, "%s", error);
-    cr_expect_str_eq(read.process.command, "a?b\xc3\xa4??");
+    cr_expect_str_eq(read.process.command, "a\\xffb\xc3\xa4\\xe2\\x82");
     report_free(&written);
     report_free(&read);
 }

@@ -31,6 +31,16 @@ static void have_the_fence_after_a_miss(void)
     fake_trace();
 }
 
+/* Frees what an allocation has given; nothing is cached any more. */
+static void begin_anew(void *block)
+{
+    fake_during(FAKE_EVENT_QUERY, NULL, NULL);
+    fake_finish(context);
+    release_host(block);
+    synchronise();
+    pool_trim(pool);
+}
+
 /* ---- what other threads are about to know ---- */
 
 /* The record goes on until a thread waits for the next one. */
@@ -47,20 +57,36 @@ static void let_go_when_one_is_owed(void *unused)
     atomic_store(&let_go_of_the_record, true);
 }
 
-Test(host_growth, the_fence_that_another_free_records_is_awaited)
+static bool has_the_block_after_the_record(uint64_t *took)
 {
     struct errand recorder, letting_go;
-    host_start();
+    atomic_store(&is_recording, false);
+    atomic_store(&let_go_of_the_record, false);
     void *block = allocate_slowly(MIB);
     have_the_fence_after_a_miss();
     hold_a_record(&recorder);
     release_host(block);
     send(&letting_go, let_go_when_one_is_owed, NULL);
+    uint64_t began = monotonic_now();
     void *again = allocate_host(MIB);
+    *took = monotonic_now() - began;
     atomic_store(&let_go_of_the_record, true);
     wait_for(&letting_go);
     wait_for(&recorder);
-    cr_assert_eq(again, block);
+    begin_anew(again);
+    return again == block;
+}
+
+Test(host_growth, the_fence_that_another_free_records_is_awaited)
+{
+    unsigned tries = 0;
+    uint64_t took;
+    bool had;
+    host_start();
+    do
+        had = has_the_block_after_the_record(&took);
+    while (is_tried_again(had, took, &tries));
+    cr_assert(had);
 }
 
 Test(host_growth, but_not_for_longer_than_a_new_block_takes)
@@ -142,18 +168,32 @@ static void steal(void *unused)
         in_another_thread(take_and_release, NULL);
 }
 
-Test(host_growth, lost_races_are_no_reason_for_a_block_that_takes_longer)
+static bool has_the_block_after_lost_races(uint64_t *took)
 {
-    host_start_with_budget(4 * MIB);
+    uint64_t misses = host_counted().misses;
     void *block = allocate_slowly(2 * MIB);
     fake_launch(context);
     release_host(block);
-    waiting = pthread_self();
     steals = 5;
     fake_during(FAKE_EVENT_QUERY, steal, NULL);
-    cr_assert_eq(allocate_host(2 * MIB), block);
-    cr_assert_eq(steals, 0);
-    cr_assert_eq(host_counted().misses, 1);
+    uint64_t began = monotonic_now();
+    void *again = allocate_host(2 * MIB);
+    *took = monotonic_now() - began;
+    begin_anew(again);
+    return again == block && steals == 0 && host_counted().misses == misses + 1;
+}
+
+Test(host_growth, lost_races_are_no_reason_for_a_block_that_takes_longer)
+{
+    unsigned tries = 0;
+    uint64_t took;
+    bool had;
+    host_start_with_budget(4 * MIB);
+    waiting = pthread_self();
+    do
+        had = has_the_block_after_lost_races(&took);
+    while (is_tried_again(had, took, &tries));
+    cr_assert(had);
 }
 
 /* ---- the reserve ratio ---- */
@@ -165,18 +205,32 @@ static void take_a_while(void *queries)
     finish_soon(queries);
 }
 
-Test(host_growth, what_has_no_room_is_waited_for_longer_than_the_driver_takes)
+static bool has_the_block_without_room(uint64_t *took)
 {
-    settings.host.caps.reserve_ratio = 1;
-    host_start_with_budget(4 * MIB);
+    uint64_t waited = host_counted().hits.waited;
     void *block = release_host_under_work(2 * MIB);
     queries_until_finish = 6;
     fake_during(FAKE_EVENT_QUERY, take_a_while, NULL);
     host_heap()->pieces.taken += 64 * MIB;
+    uint64_t began = monotonic_now();
     void *again = allocate_host(2 * MIB);
+    *took = monotonic_now() - began;
     host_heap()->pieces.taken -= 64 * MIB;
-    cr_assert_eq(again, block);
-    cr_assert_eq(host_counted().hits.waited, 1);
+    begin_anew(again);
+    return again == block && host_counted().hits.waited == waited + 1;
+}
+
+Test(host_growth, what_has_no_room_is_waited_for_longer_than_the_driver_takes)
+{
+    unsigned tries = 0;
+    uint64_t took;
+    bool had;
+    settings.host.caps.reserve_ratio = 1;
+    host_start_with_budget(4 * MIB);
+    do
+        had = has_the_block_without_room(&took);
+    while (is_tried_again(had, took, &tries));
+    cr_assert(had);
 }
 
 Test(host_growth, but_for_a_moment_only)

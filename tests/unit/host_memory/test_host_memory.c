@@ -222,14 +222,34 @@ static void sleep_for_long(void *unused)
     nanosleep(&nap, NULL);
 }
 
-Test(host_memory, inside_the_growth_budget_a_fence_is_waited_for_as_long_as_a_new_block_takes)
+static bool has_the_block_inside_the_budget(uint64_t *took)
 {
-    host_start_with_budget(8 * MIB);
+    uint64_t waited = host_counted().hits.waited;
     fake_during(FAKE_HOST_ALLOC, sleep_for_long, NULL);
     void *block = release_host_under_work(2 * MIB);
+    fake_during(FAKE_HOST_ALLOC, NULL, NULL);
     finish_at_query(4);
-    cr_assert_eq(allocate_host(2 * MIB), block);
-    cr_assert_eq(host_counted().hits.waited, 1);
+    uint64_t began = monotonic_now();
+    void *again = allocate_host(2 * MIB);
+    *took = monotonic_now() - began;
+    fake_during(FAKE_EVENT_QUERY, NULL, NULL);
+    fake_finish(context);
+    release_host(again);
+    synchronise();
+    pool_trim(pool);
+    return again == block && host_counted().hits.waited == waited + 1;
+}
+
+Test(host_memory, inside_the_growth_budget_a_fence_is_waited_for_as_long_as_a_new_block_takes)
+{
+    unsigned tries = 0;
+    uint64_t took;
+    bool had;
+    host_start_with_budget(8 * MIB);
+    do
+        had = has_the_block_inside_the_budget(&took);
+    while (is_tried_again(had, took, &tries));
+    cr_assert(had);
     cr_assert_gt(host_counted().waits.nanoseconds, 0);
 }
 

@@ -6,7 +6,10 @@
 
 #include <errno.h>
 #include <link.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include "core/base/clock.h"
 #include "core/contexts/kind.h"
@@ -194,8 +197,12 @@ Test(housekeeper, where_no_thread_can_be_made_it_is_not_tried_again_soon)
 
 Test(housekeeper, a_sandbox_that_was_entered_since_is_not_tried)
 {
+    struct sock_filter allow[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog program = {sizeof allow / sizeof allow[0], allow};
     start();
-    pool->housekeeping.seccomp = 2;
+    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        cr_skip_test("system calls cannot be filtered here");
     take_and_free_much();
     cr_assert_eq(creations, 0);
     cr_assert_eq(phase(), HOUSEKEEPING_CANNOT);

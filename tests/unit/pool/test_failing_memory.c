@@ -232,7 +232,7 @@ Test(failing_memory, reports_are_written_and_read_or_it_is_said_why)
         expect_one_line(status, tried);
     }
     cr_assert_eq(status, 0);
-    cr_expect_str_eq(read.process.command, "./caf?");
+    cr_expect_str_eq(read.process.command, "./caf\\xe9");
     report_free(&read);
     report_free(report);
     remove_file();

@@ -93,6 +93,10 @@ Test(pool, free_memory_counts_what_is_cached_and_pending)
     cr_assert_eq(pool_memory_info(pool, &left, &total), CUDA_SUCCESS);
     cr_assert_eq(left, DEVICE_BYTES - 4 * MIB);
     cr_assert_eq(total, DEVICE_BYTES);
+    left = 0;
+    cr_assert_eq(pool_memory_info(pool, &left, NULL), CUDA_SUCCESS);
+    cr_assert_eq(left, DEVICE_BYTES - 4 * MIB);
+    cr_assert_eq(pool_memory_info(pool, NULL, &total), CUDA_SUCCESS);
     release(live);
 }
 
@@ -534,27 +538,23 @@ Test(pool, a_free_that_the_driver_answers_counts_with_its_time)
     cr_assert_geq(c.driver.nanoseconds, before + 1000000);
 }
 
-static void end_the_work(void *unused)
+static void answer_slowly(void *queries)
 {
-    /* So long, since the other thread is to wait for some of it on a slow machine, too. */
-    struct timespec nap = {0, 50000000};
-    (void)unused;
-    nanosleep(&nap, NULL);
-    fake_finish(context);
+    take_a_millisecond(NULL);
+    finish_at_the_fourth_query(queries);
 }
 
 /* With a budget of nothing a second block of the size waits for the first one's fence. */
 Test(pool, time_that_an_allocation_waited_is_known)
 {
+    unsigned queries = 0;
     settings.device.barriers = false;
     start_with_budget(0);
     CUdeviceptr block = allocate(MIB);
     fake_launch(context);
     release(block);
-    struct errand errand;
-    send(&errand, end_the_work, NULL);
+    fake_during(FAKE_EVENT_QUERY, answer_slowly, &queries);
     CUdeviceptr again = allocate(MIB);
-    wait_for(&errand);
     struct report_counters c = counted();
     cr_assert_eq(again, block);
     cr_assert_eq(c.hits.waited, 1);

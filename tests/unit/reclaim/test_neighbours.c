@@ -346,7 +346,7 @@ Test(neighbours, what_they_have_pending_is_waited_for)
     they_take(12 * MIB);
     they_take(4 * MIB);
     fake.look = give_when_over;
-    over_at = monotonic_now() + 100 * MILLISECOND;
+    over_at = monotonic_now() + SECOND;
     cr_assert_eq(try_to_allocate(4 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.asked, 1);
     cr_assert_geq(looks, 3, "the first looks are soon after each other");
@@ -379,6 +379,51 @@ Test(neighbours, but_not_for_ever)
     they_free();
 }
 
+/* The first of them waits, and what its clock says tells the others. */
+Test(neighbours, what_they_had_pending_is_waited_for_once)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    fake.look = pend_for_ever;
+    fake.others.pending = 4 * MIB;
+    for (int i = 0; i < 5; i++) {
+        uint64_t now = monotonic_now();
+        struct reclaim progress = {
+            .step = RECLAIM_NEIGHBOURS,
+            .wanted = 8 * MIB,
+            .rounded = 8 * MIB,
+            .started = now - LAST_RESORT_NANOSECONDS + SECOND,
+        };
+        cr_assert_not(reclaim_for_retry(pool, device(), &progress));
+        if (i == 0)
+            cr_assert_geq(monotonic_now() - now, 900 * MILLISECOND);
+    }
+    cr_assert_eq(device()->waited_for_others[0], 4 * MIB);
+    cr_assert_eq(fake.looks_of_last, 1, "%u", fake.looks_of_last);
+    they_free();
+}
+
+/* What they have freed in a stream's order is not. */
+static struct board_progress pend_in_order_for_ever(unsigned number)
+{
+    struct board_progress pending = pend_for_ever(number);
+    pending.in_order = pending.pending;
+    return pending;
+}
+
+Test(neighbours, what_they_have_freed_in_order_is_not_waited_for)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    fake.look = pend_in_order_for_ever;
+    fake.others = (struct board_bytes){.pending = 4 * MIB, .in_order = 4 * MIB};
+    uint64_t started = monotonic_now();
+    for (int i = 0; i < 20; i++)
+        cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_leq(monotonic_now() - started, 5 * SECOND);
+    they_free();
+}
+
 static struct board_progress pend_until_ours_is_over(unsigned number)
 {
     (void)number;
@@ -402,7 +447,8 @@ Test(neighbours, nor_before_what_this_process_has_pending_is_over)
 static void they_are_over_soon(void)
 {
     end_our_work();
-    over_at = monotonic_now() + 300 * MILLISECOND;
+    /* Not before they are asked again, however slow the machine is. */
+    over_at = fake.asked == 1 ? UINT64_MAX : monotonic_now() + 300 * MILLISECOND;
 }
 
 Test(neighbours, but_after_that)
@@ -412,6 +458,7 @@ Test(neighbours, but_after_that)
     leave_block_pending(4 * MIB);
     fake.when_asked = they_are_over_soon;
     fake.look = give_when_over;
+    fake.others.pending = 4 * MIB;
     cr_assert_eq(try_to_allocate(12 * MIB), CUDA_SUCCESS);
     cr_assert_eq(fake.asked, 2);
     they_free();

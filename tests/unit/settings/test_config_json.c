@@ -473,7 +473,7 @@ Test(config_json, unknown_keys_name_the_nearest_known_one)
     REFUSED("{\"device\": {\"version\": 1}}", "device.version: unknown key");
     REFUSED("{\"\": 1}", "unknown key");
     REFUSED("{\"device.enabled\": true}", "device.enabled: unknown key");
-    REFUSED("{\"device\": {\"a\\nb\\u001b[31m\": true}}", "device.a?b?[31m: unknown key");
+    REFUSED("{\"device\": {\"a\\nb\\u001b[31m\": true}}", "device.a\\x0ab\\x1b[31m: unknown key");
 }
 
 Test(config_json, wrong_types_name_what_was_found_and_what_is_allowed)
@@ -705,13 +705,12 @@ Test(config_json, what_is_no_readable_file_says_why)
     expect_unreadable("/tmp", "is a directory");
     expect_unreadable("/dev/null", "is not a file");
     expect_unreadable("", "No such file");
-    if (geteuid() != 0) {
-        chmod(path, 0);
+    chmod(path, 0);
+    if (access(path, R_OK) != 0) /* root may, and whoever has its capabilities in a namespace */
         expect_unreadable(path, "Permission denied");
-    }
 }
 
-Test(config_json, a_fifo_does_not_block, .timeout = 5)
+Test(config_json, a_fifo_does_not_block, .timeout = 60)
 {
     unlink(path);
     cr_assert_eq(mkfifo(path, 0600), 0);

@@ -76,13 +76,13 @@ Test(mempool, used_bytes_are_the_programs)
 {
     start_streams();
     CUdeviceptr block = take_on(one, 5000);
-    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 5120);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 5000);
     free_on(one, block);
     cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
     take_on(one, 4700);
-    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 5120);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 4700);
     *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) += 7 * MIB;
-    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 5120 + 7 * MIB);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 4700 + 7 * MIB);
 }
 
 Test(mempool, the_most_that_was_used_too)
@@ -99,6 +99,223 @@ Test(mempool, the_most_that_was_used_too)
     cuuint64_t zero = 0;
     pool_mempool_set(pool, STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero);
     cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), MIB);
+}
+
+/* ---- what is on its way between the driver and a list ---- */
+
+static struct driver below;
+static uint64_t most_told;
+
+static void look(void)
+{
+    uint64_t told = read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    most_told = told > most_told ? told : most_told;
+}
+
+static CUresult give_and_look(CUdeviceptr *address, size_t bytes, CUmemoryPool memory_pool,
+                              CUstream stream)
+{
+    CUresult result = below.cuMemAllocFromPoolAsync(address, bytes, memory_pool, stream);
+    look();
+    return result;
+}
+
+/* The driver counts the block until it has it. */
+static CUresult look_and_have_back(CUdeviceptr address, CUstream stream)
+{
+    look();
+    CUresult result = below.cuMemFreeAsync(address, stream);
+    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) = 0;
+    look();
+    return result;
+}
+
+static void look_in_calls(void)
+{
+    below = *driver;
+    most_told = 0;
+    driver->cuMemAllocFromPoolAsync = give_and_look;
+    driver->cuMemFreeAsync = look_and_have_back;
+}
+
+Test(mempool, what_the_driver_is_just_giving_is_not_used_yet)
+{
+    start_streams();
+    take_on(one, 5000);
+    look_in_calls();
+    take_on(one, 700000);
+    cr_assert_eq(most_told, 5000);
+    look();
+    cr_assert_eq(most_told, 705000);
+}
+
+Test(mempool, nor_is_what_it_is_just_having_back)
+{
+    start_streams();
+    free_on(one, take_on(one, 700000));
+    synchronise_stream(one);
+    look_in_calls();
+    pool_trim(pool);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(most_told, 0);
+}
+
+Test(mempool, also_where_it_has_it_back_in_the_programs_free)
+{
+    settings.stream_ordered.caps.blocks_per_bucket = 0;
+    start_streams();
+    CUdeviceptr block = take_on(one, 700000);
+    look_in_calls();
+    free_on(one, block);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(most_told, 0);
+}
+
+static uint64_t used(void)
+{
+    return read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+}
+
+static uint64_t most_used_anew(void)
+{
+    cuuint64_t zero = 0;
+    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH) =
+        *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    pool_mempool_set(pool, STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero);
+    return read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+}
+
+/* The driver begins anew with a block that is gone when the pool hears of it. */
+Test(mempool, a_block_that_goes_while_the_most_begins_anew_was_ours)
+{
+    cuuint64_t zero = 0;
+    start_streams();
+    CUdeviceptr block = take_on(one, 700000);
+    pool_mempool_setting(pool, STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH) =
+        *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    free_on(one, block);
+    fake_finish(context);
+    synchronise();
+    pool_trim(pool);
+    cr_assert_not(fake_is_allocated(block));
+    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) = 0;
+    pool_mempool_set(pool, STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 0);
+}
+
+/* By the driver: all of the block stays in its count. */
+Test(mempool, what_the_drivers_plain_free_has_freed_stays_used)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, 700000);
+    cr_assert_eq(pool_free(pool, block), CUDA_SUCCESS);
+    cr_assert_not(fake_is_allocated(block));
+    cr_assert_eq(used(), 700000);
+    cr_assert_eq(most_used_anew(), 700000);
+    take_on(one, 5000);
+    cr_assert_eq(used(), 705000);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 705000);
+}
+
+/* Other streams' blocks count besides. */
+Test(mempool, also_in_the_most_that_another_stream_has)
+{
+    start_streams();
+    free_on(one, take_on(one, 3 * MIB));
+    cr_assert_eq(pool_free(pool, take_on(other, 700000)), CUDA_SUCCESS);
+    cr_assert_eq(most_used_anew(), 700000);
+    free_on(one, take_on(one, 3 * MIB));
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 3 * MIB + 700000);
+}
+
+/* The block stays with the pool, and serves again. */
+Test(mempool, and_so_does_what_a_plain_free_has_kept)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, 700000);
+    cr_assert_eq(take_on(one, 700000), block);
+    cr_assert_eq(pool_free(pool, block), CUDA_SUCCESS);
+    cr_assert(fake_is_allocated(block));
+    cr_assert_eq(used(), 700000);
+    cr_assert_eq(most_used_anew(), 700000);
+    take_on(one, 5000);
+    cr_assert_eq(used(), 705000);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_HIGH), 705000);
+}
+
+Test(mempool, also_once_the_driver_has_had_it_back)
+{
+    start_streams();
+    CUdeviceptr block = leave_pending(one, 700000);
+    cr_assert_eq(take_on(one, 700000), block);
+    cr_assert_eq(pool_free(pool, block), CUDA_SUCCESS);
+    fake_finish(context);
+    synchronise();
+    look_in_calls();
+    pool_trim(pool);
+    cr_assert_not(fake_is_allocated(block));
+    cr_assert_eq(used(), 700000);
+    cr_assert_eq(most_used_anew(), 700000);
+}
+
+Test(mempool, but_not_where_it_has_failed)
+{
+    start_streams();
+    CUdeviceptr block = take_on(one, 700000);
+    fake_fail(FAKE_MEM_FREE, CUDA_ERROR_UNKNOWN, 1);
+    cr_assert_neq(pool_free(pool, block), CUDA_SUCCESS);
+    cr_assert_eq(used(), 700000);
+    free_on(one, block);
+    cr_assert_eq(used(), 0);
+}
+
+static CUresult refuse(CUdeviceptr *address, size_t bytes, CUmemoryPool memory_pool,
+                       CUstream stream)
+{
+    (void)address, (void)bytes, (void)memory_pool, (void)stream;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What captures have kept from us, for instance. */
+Test(mempool, a_refusal_hides_nothing_that_is_not_ours)
+{
+    CUdeviceptr none;
+    CUresult result;
+    start_streams();
+    take_on(one, 5000);
+    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) += 7 * MIB;
+    driver->cuMemAllocFromPoolAsync = refuse;
+    cr_assert(pool_allocate_async(pool, &none, MIB, NULL, one, &result));
+    cr_assert_eq(result, CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 5000 + 7 * MIB);
+}
+
+static unsigned asked;
+
+/* The driver has had a block back, and nobody has counted it yet. */
+static CUresult answer_as_one_goes(CUmemoryPool memory_pool, CUmemPool_attribute attribute,
+                                   void *value)
+{
+    CUresult result = below.cuMemPoolGetAttribute(memory_pool, attribute, value);
+    if (++asked == 1)
+        *(cuuint64_t *)value -= 3 * MIB;
+    if (asked == 2)
+        mempool_move_end(streams_of(pool));
+    return result;
+}
+
+Test(mempool, while_a_block_goes_the_driver_is_asked_again)
+{
+    start_streams();
+    take_on(one, 5000);
+    *fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT) += 7 * MIB;
+    below = *driver;
+    driver->cuMemPoolGetAttribute = answer_as_one_goes;
+    mempool_move_begin(streams_of(pool));
+    asked = 0;
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 5000 + 7 * MIB);
+    cr_assert_eq(asked, 3);
 }
 
 Test(mempool, a_trim_gives_back_what_is_over)

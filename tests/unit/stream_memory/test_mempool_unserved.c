@@ -129,7 +129,7 @@ Test(mempool_unserved, a_share_is_one_of_the_device_or_of_the_machine)
     cr_assert_eq(threshold_of(meet_managed()),
                  byte_size_resolve(&share, context_device(pool, 0)->total_bytes));
     uint64_t of_machine = threshold_of(meet_host());
-    const struct machine *read = atomic_load(&streams_of(pool)->machine);
+    const struct machine *read = streams_of(pool)->machine;
     cr_assert_eq(of_machine, byte_size_resolve(&share, read->memory_bytes));
 }
 
@@ -169,7 +169,7 @@ Test(mempool_unserved, by_default_they_are_left_as_they_are)
     use_left_one(meet(&nowhere, CU_MEM_ALLOCATION_TYPE_MANAGED));
     cr_assert_eq(trims, 0);
     cr_assert_null(mempool_first(streams_of(pool)));
-    cr_assert_null(atomic_load(&streams_of(pool)->machine));
+    cr_assert_null(streams_of(pool)->machine);
 }
 
 /* ---- what else they are ---- */
@@ -340,7 +340,7 @@ Test(mempool_unserved, what_they_keep_is_left_to_the_cgroup)
     live_in_a_cgroup(100);
     start_streams();
     machine_read(&machine, root);
-    atomic_store(&streams_of(pool)->machine, &machine);
+    streams_of(pool)->machine = &machine;
     meet_host();
     use_one();
     mempool_look_after_unserved(pool, 100 * SECOND);

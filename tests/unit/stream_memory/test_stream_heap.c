@@ -96,7 +96,7 @@ Test(stream_heap, where_the_wait_fails_the_block_stays)
     start_streams();
     let_events_be_wanted(one, other, MIB);
     CUdeviceptr block = leave_pending(one, MIB);
-    fake_stream_fail_waits(1);
+    fake_stream_fail_waits(2);
     fake_stream_refuse_memory(1);
     cr_assert_neq(take_on(other, MIB), block);
     cr_assert_eq(bytes_of(one).pending, MIB);
@@ -159,6 +159,66 @@ Test(stream_heap, memory_that_a_capture_has_got_is_the_graphs)
     driver->cuMemAllocFromPoolAsync = below.cuMemAllocFromPoolAsync;
     end_capture(one);
     cr_assert_eq(pool_generation(pool, block), 0);
+    cr_assert_eq(pool_device_bytes(pool, 0).live, 0);
+}
+
+static CUstream to_be_captured;
+static bool is_of_graph;
+static size_t asked_for; /* last */
+
+static CUresult allocate_as_another_begins(CUdeviceptr *address, size_t bytes,
+                                           CUmemoryPool memory_pool, CUstream stream)
+{
+    CUresult result = below.cuMemAllocFromPoolAsync(address, bytes, memory_pool, stream);
+    asked_for = bytes;
+    if (!program_captures(&pool->captures))
+        begin_capture(to_be_captured);
+    return result;
+}
+
+static CUresult tell_pool(unsigned int count, CUpointer_attribute *attributes, void **values,
+                          CUdeviceptr address)
+{
+    (void)address;
+    cr_assert_eq(count, 1);
+    cr_assert_eq(attributes[0], CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
+    *(CUmemoryPool *)values[0] = is_of_graph ? NULL : (CUmemoryPool)0x100;
+    return CUDA_SUCCESS;
+}
+
+/* A capture of the stream begins once the driver has given the memory. */
+static CUdeviceptr take_as_one_begins(CUstream captured, bool of_graph, size_t bytes)
+{
+    to_be_captured = captured;
+    is_of_graph = of_graph;
+    below = *driver;
+    driver->cuMemAllocFromPoolAsync = allocate_as_another_begins;
+    driver->cuPointerGetAttributes = tell_pool;
+    CUdeviceptr block = take_on(one, bytes);
+    driver->cuMemAllocFromPoolAsync = below.cuMemAllocFromPoolAsync;
+    end_capture(captured);
+    return block;
+}
+
+Test(stream_heap, memory_that_no_capture_has_got_is_the_pools)
+{
+    start_streams();
+    CUdeviceptr block = take_as_one_begins(other, false, 700000);
+    cr_assert_neq(pool_generation(pool, block), 0);
+    cr_assert_eq(pool_ask_pointer(pool, block).bytes, 700000);
+    cr_assert_eq(fake_misuses(), 0);
+    free_on(one, block);
+    cr_assert_eq(take_on(one, 700000), block);
+}
+
+/* Nobody else says how large it is. */
+Test(stream_heap, a_graphs_memory_is_as_large_as_it_was_asked_for)
+{
+    start_streams();
+    CUdeviceptr block = take_as_one_begins(one, true, 700000);
+    cr_assert_eq(pool_generation(pool, block), 0);
+    cr_assert_eq(asked_for, 700000);
+    cr_assert_eq(fake_bytes_used(0), 700000);
     cr_assert_eq(pool_device_bytes(pool, 0).live, 0);
 }
 

@@ -399,11 +399,11 @@ Test(stream_parts, what_is_spare_counts_in_the_pools_marks)
     const struct mempool *mempool = mempool_first(streams_of(pool));
     struct mempool_sum sum = mempool_sum(pool, mempool);
     cr_assert_eq(sum.used, 3 * MIB);
-    cr_assert_eq(sum.kept, 20 * MIB);
+    cr_assert_eq(mempool_kept(mempool), 20 * MIB);
     free_on(one, first);
     sum = mempool_sum(pool, mempool);
     cr_assert_eq(sum.used, 0);
-    cr_assert_eq(sum.kept, 20 * MIB);
+    cr_assert_eq(mempool_kept(mempool), 20 * MIB);
 }
 
 /* ---- streams, pools and contexts that end ---- */
@@ -644,9 +644,12 @@ static CUresult have_none(CUdeviceptr *address, size_t bytes, CUmemoryPool handl
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static CUmemoryPool asked;
+
 static CUresult forbid(CUdeviceptr *address, size_t bytes, CUmemoryPool handle, CUstream stream)
 {
-    (void)address, (void)bytes, (void)handle, (void)stream;
+    (void)address, (void)bytes, (void)stream;
+    asked = handle;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
@@ -677,7 +680,7 @@ Test(stream_parts, what_a_capture_forbids_is_left_to_the_program)
     nothing_is_left();
 }
 
-/* Its handle may be another one's. */
+/* Its handle may be another one's. The device's default pool is. */
 Test(stream_parts, a_pool_that_has_ended_is_not_asked_whether_a_capture_minds)
 {
     start_streams();
@@ -689,8 +692,11 @@ Test(stream_parts, a_pool_that_has_ended_is_not_asked_whether_a_capture_minds)
     pool_mempool_destroying(pool, handle);
     begin_capture(other);
     driver->cuMemAllocFromPoolAsync = forbid;
-    cr_assert_eq(try_to_free_on(one, block), CUDA_SUCCESS);
+    cr_assert_eq(try_to_free_on(one, block), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     end_capture(other);
+    CUmemoryPool own = NULL;
+    cr_assert_eq(driver->cuDeviceGetDefaultMemPool(&own, 0), CUDA_SUCCESS);
+    cr_expect_eq(asked, own);
 }
 
 /* Beside a capture nothing of the stream's order is told to the pool. */

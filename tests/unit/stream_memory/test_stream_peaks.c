@@ -81,3 +81,39 @@ Test(stream_peaks, a_mark_that_is_set_back_leaves_the_peaks)
     rise_and_fall(one, 1);
     expect_peaks(3 * MIB, 4 * MIB);
 }
+
+Test(stream_peaks, what_streams_hold_at_different_times_is_not_added)
+{
+    start_streams();
+    CUdeviceptr held = take_on(one, 64 * MIB);
+    free_on(one, held);
+    held = take_on(other, 64 * MIB);
+    cr_assert_eq(counted_streams().peak.live_bytes, 64 * MIB);
+    take_on(one, 64 * MIB);
+    cr_assert_eq(counted_streams().peak.live_bytes, 128 * MIB);
+}
+
+Test(stream_peaks, hits_raise_the_reports_peak)
+{
+    start_streams();
+    CUdeviceptr small = take_on(one, 48 * MIB);
+    free_on(one, small);
+    CUdeviceptr large = take_on(one, 64 * MIB);
+    free_on(one, large);
+    take_on(one, 48 * MIB);
+    take_on(one, 64 * MIB);
+    cr_assert_eq(counted_streams().peak.live_bytes, 112 * MIB);
+}
+
+Test(stream_peaks, a_refused_request_raises_none)
+{
+    CUdeviceptr refused;
+    CUresult result = CUDA_SUCCESS;
+    start_streams();
+    take_on(one, 64 * MIB);
+    cr_assert(pool_allocate_async(pool, &refused, 79 * GIB, NULL, one, &result));
+    cr_assert_eq(result, CUDA_ERROR_OUT_OF_MEMORY);
+    expect_peaks(64 * MIB, 64 * MIB);
+    cr_assert_eq(counted_streams().peak.live_bytes, 64 * MIB);
+    cr_assert_eq(counted_streams().peak.reserved_bytes, 64 * MIB);
+}

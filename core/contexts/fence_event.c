@@ -1,0 +1,79 @@
+#include "fence_event.h"
+
+#include "pool_state.h"
+#include "registry.h"
+
+CUresult fence_event_make(struct pool *pool, struct context *context, CUresult no_entry,
+                          struct fence_event *made)
+{
+    lock_must_be_held(&pool->fence_lock);
+    CUevent event;
+    bool pushed;
+    if (!context_push(pool, context, &pushed))
+        return no_entry;
+    CUresult result = pool->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+    context_pop(pool, pushed);
+    if (result == CUDA_SUCCESS)
+        *made = (struct fence_event){context, context_generation(context), event, false};
+    return result;
+}
+
+void fence_event_destroy(struct pool *pool, const struct fence_event *e)
+{
+    lock_must_be_held(&pool->fence_lock);
+    if (context_generation(e->context) == e->generation)
+        pool->driver->cuEventDestroy_v2(e->event);
+}
+
+CUresult fence_event_query(struct pool *pool, const struct fence_event *e)
+{
+    if (!context_pin(e->context, e->generation)) {
+        /* Dead, its work with it; or the driver is still asked whether it dies. */
+        bool died = context_generation(e->context) != e->generation;
+        return died ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    }
+    CUresult result = pool->driver->cuEventQuery(e->event);
+    context_unpin(e->context);
+    return result;
+}
+
+bool epoch_is_the_end(CUresult result)
+{
+    return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_UNKNOWN ||
+           (result >= CUDA_ERROR_ILLEGAL_ADDRESS && result < CUDA_ERROR_NOT_PERMITTED &&
+            result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED &&
+            result != CUDA_ERROR_PEER_ACCESS_NOT_ENABLED &&
+            result != CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE);
+}
+
+bool fence_may_leave_out(struct context *context, CUresult result)
+{
+    if (!epoch_is_the_end(result))
+        return false;
+    context_step_aside(context);
+    return true;
+}
+
+enum record_result epoch_judge_record(struct pool *pool, CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        return RECORDED;
+    /* The thread is in a host function, where the driver forbids nearly everything. */
+    if (result == CUDA_ERROR_NOT_PERMITTED)
+        return NOT_NOW;
+    if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+        return epoch_is_the_end(result) ? UNUSABLE : FAILED;
+    /* Somebody captures without our seeing it. */
+    context_step_aside_everywhere(pool);
+    return NOT_NOW;
+}
+
+bool contexts_are_dying(struct pool *pool)
+{
+    lock_must_be_held(&pool->fence_lock);
+    bool dying = false;
+    for (struct context *c = context_next(pool, NULL, NULL); c && !dying;
+         c = context_next(pool, c, NULL))
+        dying = atomic_load(&c->dying);
+    return dying;
+}

@@ -1,0 +1,191 @@
+#include "waiting.h"
+
+#include "core/base/numbers.h"
+#include "core/contexts/device.h"
+#include "core/contexts/epoch.h"
+#include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
+#include "core/driver/calls.h"
+#include "kept.h"
+#include "managed.h"
+#include "progress.h"
+
+bool bytes_left(struct pool *pool, const struct device *device, const struct reclaim *progress,
+                uint64_t *left)
+{
+    size_t free, total;
+    CUresult result;
+    switch (progress->bound) {
+    case RECLAIM_LIMIT:
+        *left = rest_of(device->limit, device_reserved(device));
+        return true;
+    case RECLAIM_GROUP:
+        *left = device_group_left(device);
+        return true;
+    case RECLAIM_MACHINE:
+        return false; /* nobody tells how much of the machine's memory may be pinned */
+    default:
+        result = driver_memory_info(pool->driver, &free, &total);
+        *left = free;
+        return result == CUDA_SUCCESS;
+    }
+}
+
+uint64_t reserved_before(const struct device *device, const struct reclaim *progress)
+{
+    return rest_of(device_reserved(device), progress->unreserved ? 0 : progress->rounded);
+}
+
+uint64_t returnable_bytes(struct pool *pool, struct device *device)
+{
+    uint64_t sum = 0;
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        sum += (*kind)->returnable ? (*kind)->returnable(pool, device) : 0;
+    return sum;
+}
+
+/* Pages and chunks that the driver has taken for small blocks, and frees with the last one there.
+ */
+static uint64_t bytes_around_blocks(struct pool *pool, struct device *device)
+{
+    uint64_t sum = 0;
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        sum += (*kind)->driver_has_taken ? (*kind)->driver_has_taken(pool, device) : 0;
+    return sum;
+}
+
+/* The driver makes room for other memory out of managed memory: of what lies on the device, which
+ * is no more than what nobody else is known to have. */
+static uint64_t managed_on_device(const struct device *device, const struct reclaim *progress,
+                                  uint64_t left)
+{
+    uint64_t others = rest_of(device->total_bytes, left + reserved_before(device, progress));
+    return progress->bound == RECLAIM_DEVICE ? smaller_of(managed_bytes(device), others) : 0;
+}
+
+/* Whether so many bytes beside what can be returned would do. Of that the most of two looks counts:
+ * memory that has gone back to the driver after the first one may be missing in what the driver
+ * said before that. *known: whether anybody knows what there is. */
+static bool could_fit(struct pool *pool, struct device *device, const struct reclaim *progress,
+                      uint64_t beside, bool *known)
+{
+    uint64_t left = 0, before = returnable_bytes(pool, device);
+    *known = bytes_left(pool, device, progress, &left);
+    uint64_t kept = larger_of(returnable_bytes(pool, device), before) + beside;
+    kept += kept ? bytes_around_blocks(pool, device) : 0;
+    left += *known ? managed_on_device(device, progress, left) : 0;
+    return *known && (left >= progress->wanted || progress->wanted - left <= kept);
+}
+
+bool request_may_fit(struct pool *pool, struct device *device, const struct reclaim *progress)
+{
+    bool known;
+    return progress->bound == RECLAIM_MACHINE || could_fit(pool, device, progress, 0, &known);
+}
+
+/* What others cache, and what their plain frees have left pending. */
+static uint64_t bytes_of_others(struct device *device, const struct reclaim *progress)
+{
+    if (!device->board || progress->bound == RECLAIM_LIMIT)
+        return 0;
+    struct board_bytes others = board_others(device->board, device->board_place,
+                                             device->total_bytes, progress->bound == RECLAIM_GROUP);
+    return others.cached +
+           fresh_bytes(waited_for_others(device, progress), others.pending - others.in_order);
+}
+
+/* Which device is meant, or what it has, nobody may know. */
+static bool may_be_enough(struct pool *pool, struct device *device, const struct reclaim *progress,
+                          uint64_t beside)
+{
+    bool known;
+    return !device || progress->wanted == 0 ||
+           could_fit(pool, device, progress, beside + bytes_of_others(device, progress), &known) ||
+           !known;
+}
+
+static uint64_t unused_in(struct pool *pool, CUmemoryPool memory_pool)
+{
+    cuuint64_t reserved = 0, used = 0;
+    CUresult result = pool->driver->cuMemPoolGetAttribute(
+        memory_pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+    if (result == CUDA_SUCCESS)
+        result = pool->driver->cuMemPoolGetAttribute(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+                                                     &used);
+    return result == CUDA_SUCCESS ? rest_of(reserved, used) : 0;
+}
+
+/* What lies free in the driver's own pools of the device, over or not, also where no kind serves
+ * them. */
+static uint64_t bytes_in_drivers_pools(struct pool *pool, struct device *device)
+{
+    const struct driver *driver = pool->driver;
+    CUmemoryPool first = NULL, current = NULL;
+    uint64_t bytes = 0;
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    if (driver->cuDeviceGetDefaultMemPool &&
+        driver->cuDeviceGetDefaultMemPool(&first, device->ordinal) == CUDA_SUCCESS)
+        bytes += unused_in(pool, first);
+    if (driver->cuDeviceGetMemPool &&
+        driver->cuDeviceGetMemPool(&current, device->ordinal) == CUDA_SUCCESS && current != first)
+        bytes += unused_in(pool, current);
+    relaxed_mode_end(driver, mode);
+    leave_driver();
+    return larger_of(bytes, bytes_the_driver_keeps(pool, device));
+}
+
+/* What the driver has back in a stream's order counts besides. */
+static bool may_be_enough_with_drivers(struct pool *pool, struct device *device,
+                                       const struct reclaim *progress, uint64_t beside)
+{
+    return !device || progress->wanted == 0 || !pool->driver->cuMemPoolGetAttribute ||
+           may_be_enough(pool, device, progress, beside + bytes_in_drivers_pools(pool, device));
+}
+
+bool may_wait_for_the_driver(struct pool *pool, struct device *device,
+                             const struct reclaim *progress)
+{
+    return may_be_enough_with_drivers(pool, device, progress, 0);
+}
+
+/* What plain frees would have waited for is over for all of the device's contexts' streams. */
+static uint64_t freed_in_order(struct pool *pool, struct device *device)
+{
+    uint64_t sum = device ? kept_bytes(pool, device).in_order : 0;
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        sum += epoch_bytes_freed_in_order(c);
+    return sum;
+}
+
+bool may_wait_for_frees(struct pool *pool, struct device *device, struct context *context,
+                        const struct reclaim *progress)
+{
+    return epoch_frees_to_wait_for(context) &&
+           may_be_enough_with_drivers(pool, device, progress, freed_in_order(pool, device));
+}
+
+bool may_look_at_streams(struct pool *pool, struct device *device, const struct reclaim *progress)
+{
+    uint64_t in_order = kept_bytes(pool, device).in_order;
+    return in_order && may_be_enough(pool, device, progress, in_order);
+}
+
+_Atomic uint64_t *waited_for_others(struct device *device, const struct reclaim *progress)
+{
+    return &device->waited_for_others[progress->bound == RECLAIM_GROUP];
+}
+
+/* Where there is less than was waited for, some of it is over. */
+uint64_t fresh_bytes(_Atomic uint64_t *waited, uint64_t pending)
+{
+    uint64_t before = atomic_load_explicit(waited, memory_order_relaxed);
+    if (pending < before)
+        atomic_store_explicit(waited, before = 0, memory_order_relaxed);
+    return pending - before;
+}
+
+void note_waited_bytes(_Atomic uint64_t *waited, uint64_t pending)
+{
+    atomic_store_explicit(waited, pending, memory_order_relaxed);
+}

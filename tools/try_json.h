@@ -1,0 +1,18 @@
+/*
+ * What `cudapool try --json` writes; docs/report.md describes it.
+ */
+#ifndef CUDAPOOL_TOOLS_TRY_JSON_H
+#define CUDAPOOL_TOOLS_TRY_JSON_H
+
+#include <stdio.h>
+
+#include "try_judgement.h"
+#include "try_runs.h"
+#include "try_times.h"
+
+/* Where not even one pair is there, judgement and times are NULL. 0, or the exit status after a
+ * complaint. */
+int try_print_json(const struct try *try, const struct judgement *judgement,
+                   const struct comparison_of_times *times, FILE *out);
+
+#endif
