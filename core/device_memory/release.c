@@ -536,15 +536,16 @@ uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t b
     return released;
 }
 
-/* While captures go on no fence can be recorded for what has become pending since. The driver's own
- * free waits for it then, as the program's would have, but nobody can end that wait: so not in a
- * mere look. Whether anything has gone back. */
-static bool free_beside_captures(struct pool *pool, struct context *context,
-                                 const struct reclaim *progress)
+/* No fence can be recorded while captures go on, or once the pool has stepped aside. The driver's
+ * own free waits for what is pending then, as the program's would have. Nobody can end that wait:
+ * so not in a mere look. Whether anything has gone back. */
+static bool free_without_fences(struct pool *pool, struct context *context,
+                                const struct reclaim *progress)
 {
     bool pushed;
     uint64_t pending = counter_get(&heap_of(context)->pending_bytes);
-    if (!captures_are_going_on(&pool->captures) || progress->step <= RECLAIM_THE_REST || !pending ||
+    bool fences = !captures_are_going_on(&pool->captures) && context_is_usable(context);
+    if (fences || progress->step <= RECLAIM_THE_REST || !pending ||
         !context_push(pool, context, &pushed))
         return false;
     heap_free_pending_of_no_host(pool, context);
@@ -564,7 +565,7 @@ bool release_wait_for_the_rest(struct pool *pool, struct device *device,
         if (!may_wait_for_frees(pool, device, c, progress))
             continue;
         wait_for_frees(pool, c, progress);
-        any |= free_beside_captures(pool, c, progress);
+        any |= free_without_fences(pool, c, progress);
     }
     return any;
 }

@@ -990,6 +990,20 @@ Test(release, where_the_pool_has_stepped_aside_its_cache_still_makes_room)
     cr_assert_eq(clean_bytes(), 0);
 }
 
+/* No fence will ever tell of what is pending then. */
+Test(release, where_the_pool_has_stepped_aside_what_is_pending_still_makes_room)
+{
+    settings.device.growth_budget.bytes = 0;
+    ignore_the_reserve_ratio();
+    start_on(16 * MIB);
+    CUdeviceptr block = allocate(8 * MIB);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
+    release(block);
+    cr_assert_eq(pending_bytes(), 8 * MIB);
+    allocate(12 * MIB);
+    cr_assert_eq(pending_bytes(), 0);
+}
+
 Test(release, pitched_memory_has_the_whole_way_out)
 {
     ignore_the_reserve_ratio();
