@@ -499,6 +499,7 @@ fi
 # many milliseconds more. (The simulated driver has one memory for all that name the file.)
 beside() { # name, factor, milliseconds, configuration or "", case and its arguments
     local name=$1 factor=$2 more=$3 config=$4 plain_ms plain_result verdict=ok
+    starts "$name" || return 0
     shift 4
     local command=(env "SIMCUDA_SHARED=$work/shared" "$programs/neighbours" "$@")
     rm -f "$work/shared"
