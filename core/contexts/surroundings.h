@@ -25,8 +25,9 @@ bool look_at_objects(struct pool *pool);
 void surroundings_fork_coming(struct pool *pool);
 void surroundings_fork_over(struct pool *pool);
 
-/* Around all else of the pool's that takes locks of the dynamic linker's. False while a thread
- * forks: then it is not the time, and nothing is to be ended. */
+/* Around all else of the pool's that takes a lock of the dynamic linker's, or the one of exit's
+ * handlers, which a child would find locked as well. False while a thread forks: then it is not the
+ * time, and nothing is to be ended. */
 bool surroundings_linker_begin(struct pool *pool);
 void surroundings_linker_end(struct pool *pool);
 

@@ -12,6 +12,7 @@
 #include "core/contexts/housekeeping.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
+#include "core/contexts/surroundings.h"
 #include "house.h"
 #include "neighbours.h"
 #include "own_thread.h"
@@ -42,11 +43,17 @@ static void process_ends(void)
 }
 
 /* The driver was there before, and so were the handlers of its own that it has for exit: those
- * that come later are called earlier. */
-static void be_told_of_exit(struct pool *pool)
+ * that come later are called earlier. False while a thread forks, whose child could never exit. */
+static bool be_told_of_exit(struct pool *pool)
 {
+    if (atomic_load_explicit(&pool_of_process, memory_order_acquire) == pool)
+        return true;
+    if (!surroundings_linker_begin(pool))
+        return false;
     if (!atomic_exchange_explicit(&pool_of_process, pool, memory_order_acq_rel))
         atexit(process_ends);
+    surroundings_linker_end(pool);
+    return true;
 }
 
 void housekeeper_prepare(struct pool *pool)
@@ -89,7 +96,11 @@ __attribute__((noinline)) static void make(struct pool *pool, uint32_t phase)
         !is_in_the_pools_process(pool) ||
         !atomic_compare_exchange_strong(&keeping->phase, &phase, HOUSEKEEPING_MADE))
         return;
-    be_told_of_exit(pool);
+    if (!be_told_of_exit(pool)) {
+        /* The next look tries again. */
+        atomic_store_explicit(&keeping->phase, phase, memory_order_release);
+        return;
+    }
     house_count_state(pool, HOUSEKEEPER_RUNS);
     /* Whoever asks before the thread has run for the first time is answered then. */
     neighbours_publish(pool);

@@ -153,13 +153,32 @@ Test(housekeeper, is_not_made_with_a_lock_that_a_fork_would_copy)
     cr_assert_eq(atomic_load(&pool->looking), 0);
 }
 
+/* The C library's lock of exit's handlers would be locked in the child for ever. */
+Test(housekeeper, wants_to_be_told_of_exit_after_a_fork_and_not_beside_it)
+{
+    start();
+    pool_fork_coming(pool);
+    take_and_free_much();
+    cr_assert_eq(creations, 0);
+    cr_assert_eq(phase(), HOUSEKEEPING_NONE);
+    pool_fork_over(pool);
+    take_and_free_much();
+    cr_assert_eq(creations, 1);
+    cr_assert_eq(phase(), HOUSEKEEPING_MADE);
+}
+
 Test(housekeeper, is_made_beside_a_fork_without_a_look_at_objects)
 {
     pthread_attr_t usual;
     size_t usual_bytes;
     pthread_attr_init(&usual);
     pthread_attr_getstacksize(&usual, &usual_bytes);
+    answer_to_creations = EAGAIN;
     start();
+    take_and_free_much();
+    atomic_store(&pool->housekeeping.retry_at, monotonic_now());
+    answer_to_creations = 0;
+    creations = 0;
     looks = 0;
     pool_fork_coming(pool);
     take_and_free_much();
