@@ -8,6 +8,7 @@
 
 #include "core/base/clock.h"
 #include "core/housekeeper/neighbours.h"
+#include "core/reclaim/waiting.h"
 
 #define MILLISECOND UINT64_C(1000000)
 #define SECOND      (1000 * MILLISECOND)
@@ -400,6 +401,21 @@ Test(neighbours, what_they_had_pending_is_waited_for_once)
     }
     cr_assert_eq(device()->waited_for_others[0], 4 * MIB);
     cr_assert_eq(fake.looks_of_last, 1, "%u", fake.looks_of_last);
+    they_free();
+}
+
+/* Who has most is asked first, and that is the one that was waited for. */
+Test(neighbours, what_another_caches_behind_one_that_was_waited_for_is_had)
+{
+    start_on(16 * MIB);
+    they_take(8 * MIB);
+    they_take(4 * MIB);
+    fake.others.pending = 4 * MIB;
+    note_waited_bytes(&device()->waited_for_others[0], 4 * MIB);
+    fake.others.cached = 4 * MIB;
+    fake.look = give_four;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.bytes, 8 * MIB, "%lu: what is missing, and what is passed over", fake.bytes);
     they_free();
 }
 

@@ -2,7 +2,7 @@
  * What a call that is out of memory waits for: what plain frees have left pending, if it may be
  * enough, and once. The clock goes on by itself, so that a wait takes no time of the test's.
  */
-#include "pool_fixture.h"
+#include "host_fixture.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -85,6 +85,39 @@ Test(waiting, what_was_waited_for_without_success_is_not_waited_for_again)
     fake_finish(context);
     let_time_pass();
     cr_assert_eq(try_to_allocate(14 * MIB), CUDA_SUCCESS);
+}
+
+Test(waiting, in_its_next_life_a_context_has_waited_for_nothing)
+{
+    start_with_pending(8 * MIB);
+    cr_assert_geq(seconds_of(CUDA_ERROR_OUT_OF_MEMORY, 14 * MIB), 9);
+    cr_assert_geq(epochs()->waited.stamp, 1);
+    end_context(context);
+    context = fake_context(0);
+    pool_context_created(pool, context);
+    struct context *again = context_find(pool, context);
+    context_lock(again);
+    cr_assert_eq(epoch_waited_for(&again->epochs), 0);
+    context_unlock(again);
+}
+
+/* What is pinned is the machine's: its frees, and nobody's on a device. */
+Test(waiting, pinned_memory_is_waited_for_once_and_can_be_had_later)
+{
+    host_machine = (struct machine){.memory_bytes = 64 * GIB, .nodes = 1};
+    host_start();
+    fake_host_limit(8 * MIB);
+    release_host_under_work(6 * MIB);
+    fake_during(FAKE_EVENT_QUERY, a_second_passes, NULL);
+    for (int i = 0; i < 5; i++) {
+        uint64_t started = monotonic_now();
+        cr_assert_eq(try_to_allocate_host(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+        uint64_t seconds = (monotonic_now() - started) / UINT64_C(1000000000);
+        cr_assert(i == 0 ? seconds >= 9 : seconds < 9, "request %d: %lu s", i, seconds);
+    }
+    fake_finish(context);
+    let_time_pass();
+    allocate_host(8 * MIB);
 }
 
 Test(waiting, what_could_not_be_enough_is_not_waited_for)

@@ -279,6 +279,29 @@ Test(stream_heap, nor_is_it_made_to_wait_while_there_is_memory)
     cr_assert_eq(fake_stream_calls().waits, waits);
 }
 
+/* What is too small for the request goes back to the driver behind that free. */
+static unsigned waits_out_of_memory(bool internal_dependencies)
+{
+    settings.stream_ordered.reuse.internal_dependencies = internal_dependencies;
+    start_streams();
+    let_events_be_wanted(one, other, MIB);
+    leave_pending(one, MIB);
+    unsigned waits = fake_stream_calls().waits;
+    fake_stream_refuse_memory(2);
+    take_on(other, 8 * MIB);
+    return fake_stream_calls().waits - waits;
+}
+
+Test(stream_heap, who_is_out_of_memory_has_what_is_pending_on_another_stream)
+{
+    cr_assert_eq(waits_out_of_memory(true), 1);
+}
+
+Test(stream_heap, but_not_where_no_stream_is_to_wait_for_another)
+{
+    cr_assert_eq(waits_out_of_memory(false), 0);
+}
+
 /* Two streams with one block between them would take it from each other for ever. */
 Test(stream_heap, a_stream_that_was_robbed_takes_a_new_block)
 {
