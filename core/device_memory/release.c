@@ -536,16 +536,23 @@ uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t b
     return released;
 }
 
-/* No fence can be recorded while captures go on, or once the pool has stepped aside. The driver's
- * own free waits for what is pending then, as the program's would have. Nobody can end that wait:
- * so not in a mere look. Whether anything has gone back. */
+/* Not while captures go on, once the pool has stepped aside, or where the last one failed. */
+static bool fences_can_be_recorded(struct pool *pool, struct context *context)
+{
+    context_lock(context);
+    bool failed = context->epochs.failures != 0;
+    context_unlock(context);
+    return !failed && !captures_are_going_on(&pool->captures) && context_is_usable(context);
+}
+
+/* Where no fence can be recorded, the driver's own free waits for what is pending, as the program's
+ * would have. Nobody can end that wait: so not in a mere look. Whether anything has gone back. */
 static bool free_without_fences(struct pool *pool, struct context *context,
                                 const struct reclaim *progress)
 {
     bool pushed;
     uint64_t pending = counter_get(&heap_of(context)->pending_bytes);
-    bool fences = !captures_are_going_on(&pool->captures) && context_is_usable(context);
-    if (fences || progress->step <= RECLAIM_THE_REST || !pending ||
+    if (fences_can_be_recorded(pool, context) || progress->step <= RECLAIM_THE_REST || !pending ||
         !context_push(pool, context, &pushed))
         return false;
     heap_free_pending_of_no_host(pool, context);

@@ -991,17 +991,28 @@ Test(release, where_the_pool_has_stepped_aside_its_cache_still_makes_room)
 }
 
 /* No fence will ever tell of what is pending then. */
-Test(release, where_the_pool_has_stepped_aside_what_is_pending_still_makes_room)
+static void expect_room_where_records_fail(CUresult error)
 {
     settings.device.growth_budget.bytes = 0;
     ignore_the_reserve_ratio();
     start_on(16 * MIB);
     CUdeviceptr block = allocate(8 * MIB);
-    fake_fail(FAKE_RECORD, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
+    fake_fail(FAKE_RECORD, error, 1000);
     release(block);
     cr_assert_eq(pending_bytes(), 8 * MIB);
     allocate(12 * MIB);
     cr_assert_eq(pending_bytes(), 0);
+}
+
+Test(release, where_the_pool_has_stepped_aside_what_is_pending_still_makes_room)
+{
+    expect_room_where_records_fail(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+}
+
+Test(release, where_a_fence_has_just_failed_as_well)
+{
+    expect_room_where_records_fail(CUDA_ERROR_NOT_SUPPORTED);
+    cr_assert(context_is_usable(context_find(pool, context)));
 }
 
 Test(release, pitched_memory_has_the_whole_way_out)
