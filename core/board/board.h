@@ -120,6 +120,11 @@ struct board_demand;
 struct board_demand *board_ask(struct board *board, int device, uint64_t device_total,
                                uint64_t bytes, uint64_t at_least, bool of_group, bool *no_place);
 
+/* Asks all others that listen to publish what they have of the device now, and for nothing else:
+ * what they published before may be a second old. NULL as above. */
+struct board_demand *board_ask_to_tell(struct board *board, int device, uint64_t device_total,
+                                       bool of_group, bool *no_place);
+
 /* How far it has come. The first time it waits until everybody has answered once, or is silent:
  * BOARD_SILENCE_NANOSECONDS after it was asked, and BOARD_SLOW_SILENCES times as long if it had
  * said that it caches memory and is not stopped, since a busy machine may keep it from its
@@ -156,12 +161,13 @@ void board_sleep(struct board *board, uint64_t until);
 void board_wake(struct board *board);
 
 /* What others want of this process's memory on the device now, in all, beyond what board_give has
- * said; 0: nothing. trim: whether a tool is among them, which takes all. It stays wanted until the
+ * said; 0: nothing. trim: whether a tool is among them, which takes all. tell: whether somebody
+ * wants to know what there is. It stays wanted until the
  * demand is over, so that what is pending can be given later, with another board_give. Who sleeps
  * in board_demand_look waits until board_take was called for all devices, and board_answered. */
 struct board_wish {
     uint64_t bytes;
-    bool trim;
+    bool trim, tell;
 };
 struct board_wish board_take(struct board *board, int device);
 

@@ -148,10 +148,13 @@ static void add_wishes(struct board *board, unsigned index, uint64_t token, cons
         uint32_t number = atomic_load_explicit(&entry->number, memory_order_relaxed);
         if (!is_fresh(board, token, number))
             continue;
+        uint32_t kind = atomic_load_explicit(&entry->kind, memory_order_relaxed);
+        wish->tell = wish->tell || kind == BOARD_TELL;
+        wish->trim = wish->trim || kind == BOARD_TRIM;
+        if (kind == BOARD_TELL)
+            continue;
         note_seen(board, &(struct board_seen){index, i, token, number});
-        bool trim = atomic_load_explicit(&entry->kind, memory_order_relaxed) == BOARD_TRIM;
-        wish->trim = wish->trim || trim;
-        wish->bytes = trim ? UINT64_MAX : board_sum(wish->bytes, left_of(entry));
+        wish->bytes = kind == BOARD_TRIM ? UINT64_MAX : board_sum(wish->bytes, left_of(entry));
     }
 }
 
@@ -164,7 +167,7 @@ static void take_of(struct board *board, unsigned index, const uint64_t uuid[2],
     if (token == 0)
         return;
     add_wishes(board, index, token, uuid, &its);
-    if (its.bytes == 0)
+    if (its.bytes == 0 && !its.tell)
         return;
     /* Who is not asked opens nothing. */
     struct board_probe probe = board_probe_begin(board);
@@ -174,6 +177,7 @@ static void take_of(struct board *board, unsigned index, const uint64_t uuid[2],
         return;
     wish->bytes = board_sum(wish->bytes, its.bytes);
     wish->trim = wish->trim || its.trim;
+    wish->tell = wish->tell || its.tell;
 }
 
 struct board_wish board_take(struct board *board, int device)
@@ -191,7 +195,7 @@ struct board_wish board_take(struct board *board, int device)
     unsigned slots = board_slots(board);
     for (unsigned i = 0; i < slots; i++)
         take_of(board, i, board->uuids[device], &wish);
-    board->was_asked = board->was_asked || wish.bytes > 0;
+    board->was_asked = board->was_asked || wish.bytes > 0 || wish.tell;
     return wish;
 }
 

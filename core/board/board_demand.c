@@ -275,6 +275,39 @@ struct board_demand *board_ask(struct board *board, int device, uint64_t device_
     return demand;
 }
 
+/* One entry is for all. */
+static struct board_demand *ask_to_tell(struct board *board, const uint64_t uuid[2],
+                                        uint64_t device_total, bool of_group, bool *no_place)
+{
+    struct board_demand *demand = find_unused(board);
+    *no_place = !demand || unused_entries(board) == 0;
+    unsigned count = *no_place ? 0 : find_candidates(board, uuid, device_total, of_group);
+    if (count == 0)
+        return NULL;
+    begin(board, demand, BOARD_TELL, uuid, device_total);
+    add_entry(demand, BOARD_EVERYBODY, 0, 0);
+    for (unsigned i = 0; i < count; i++) {
+        const struct board_candidate *candidate = &board->candidates[i];
+        add_target(demand, candidate->slot, candidate->token, BOARD_ENTRIES, 0,
+                   all_of(candidate) > 0);
+    }
+    wake_targets(demand);
+    return demand;
+}
+
+struct board_demand *board_ask_to_tell(struct board *board, int device, uint64_t device_total,
+                                       bool of_group, bool *no_place)
+{
+    *no_place = false;
+    if (!board_own_slot(board) || device < 0)
+        return NULL;
+    lock_take(&board->lock, LOCK_BOARD);
+    struct board_demand *demand =
+        ask_to_tell(board, board->uuids[device], device_total, of_group, no_place);
+    lock_give(&board->lock);
+    return demand;
+}
+
 /* ---- how far it has come ---- */
 
 /* Who comes to its end is mostly gone soon; not one that hangs there. */
@@ -368,7 +401,7 @@ static bool is_stopped(const struct board *board, const struct board_target *tar
 /* It may answer yet. */
 static bool deserves_patience(const struct board_demand *demand, const struct board_target *target)
 {
-    return demand->kind == BOARD_RECLAIM && target->had_some && !is_stopped(demand->board, target);
+    return demand->kind != BOARD_TRIM && target->had_some && !is_stopped(demand->board, target);
 }
 
 /* is_last: nobody is waited for any longer. */

@@ -35,7 +35,7 @@ struct board_slot_device {
     board_half raises, reserved; /* how often tentative was raised, modulo 2^32 */
 };
 
-enum board_entry_kind { BOARD_RECLAIM = 1, BOARD_TRIM = 2 };
+enum board_entry_kind { BOARD_RECLAIM = 1, BOARD_TRIM = 2, BOARD_TELL = 3 };
 
 /* A demand, as far as it concerns one process: in the slot of who asks. */
 struct board_entry {

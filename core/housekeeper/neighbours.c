@@ -120,7 +120,7 @@ static bool answer(struct pool *pool, struct device *device)
     /* In this order: whoever waits gives up where nothing is pending and too little was given. */
     tell_what_is_given(pool, device);
     /* What was promised there while another device's was given would count as pending. */
-    if (wish.bytes || promised)
+    if (wish.bytes || promised || wish.tell)
         publish(pool, device);
     return (rest && (promise || kept.pending)) || on_the_way(device);
 }

@@ -18,11 +18,6 @@
  * that it was not enough. */
 #define FIRST_DEMAND (UINT64_C(32) << 20)
 
-/* Others publish what they cache on some of their slow paths, and about once a second: so much may
- * have been freed in all of them since, but no more than that share of the device. */
-#define UNPUBLISHED_BYTES (UINT64_C(1) << 30)
-#define UNPUBLISHED_SHARE 8u
-
 /* Who asks again so soon, in nanoseconds, is taking much, piece by piece: it asks for so many times
  * as much as the last time, since what is given is clean, and the driver takes 2 to 3 ms a GiB to
  * prepare memory for a new owner: sooner in the background than in the call that needs it. */
@@ -109,8 +104,8 @@ static uint64_t bytes_to_ask_for(struct device *device, const struct reclaim *pr
     return bytes;
 }
 
-/* Nor do they publish what lies unused in the driver's own pools: mostly no more than the threshold
- * that this process would set, too. */
+/* Others do not publish what lies unused in the driver's own pools: mostly no more than the
+ * threshold that this process would set, too. */
 static uint64_t kept_by_drivers(const struct pool *pool, const struct device *device)
 {
     const struct byte_size *threshold = &pool->settings.stream_ordered.driver_release_threshold;
@@ -144,11 +139,9 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
     if (missing) {
         uint64_t needed = rest_of(progress->wanted, left);
         uint64_t of_others = rest_of(needed, own);
-        uint64_t unseen = smaller_of(UNPUBLISHED_BYTES, device->total_bytes / UNPUBLISHED_SHARE) +
-                          kept_by_drivers(pool, device);
         *shortage = (struct shortage){
             ask_beside_waited(device, progress, bytes_to_ask_for(device, progress, missing)),
-            missing, rest_of(of_others, unseen), needed};
+            missing, rest_of(of_others, kept_by_drivers(pool, device)), needed};
     }
     return !is_given_in_vain(&progress->others, left);
 }
@@ -255,13 +248,15 @@ static void count(struct device *device, const struct board_progress *seen)
     neighbours_count_asked(device->neighbours, seen->silent);
 }
 
-/* NULL: nobody is asked. *no_place: since other threads of this process have all demands that it
- * can have under way. */
+/* shortage: NULL where others are only to tell what they have. NULL: nobody is asked. *no_place:
+ * since other threads of this process have all demands that it can have under way. */
 static struct board_demand *ask(const struct device *device, const struct shortage *shortage,
                                 bool of_group, bool *no_place)
 {
-    return board_ask(device->board, device->board_place, device->total_bytes, shortage->bytes,
-                     shortage->at_least, of_group, no_place);
+    return shortage ? board_ask(device->board, device->board_place, device->total_bytes,
+                                shortage->bytes, shortage->at_least, of_group, no_place)
+                    : board_ask_to_tell(device->board, device->board_place, device->total_bytes,
+                                        of_group, no_place);
 }
 
 static struct board_demand *ask_in_turn(const struct device *device,
@@ -283,13 +278,28 @@ static uint64_t end_of_waiting(const struct reclaim *progress)
     return progress->started + LAST_RESORT_NANOSECONDS;
 }
 
+/* What others have freed on their fast paths they have told nobody. So whatever they say, nothing
+ * is refused before all have been asked. */
+static struct board_demand *ask_and_ask_again(const struct device *device,
+                                              const struct shortage *shortage, bool of_group,
+                                              uint64_t give_up_at)
+{
+    struct board_demand *demand = ask_in_turn(device, shortage, of_group, give_up_at);
+    struct board_demand *tell = demand ? NULL : ask_in_turn(device, NULL, of_group, give_up_at);
+    if (!tell)
+        return demand;
+    board_demand_look(tell);
+    board_demand_end(tell);
+    return ask_in_turn(device, shortage, of_group, give_up_at);
+}
+
 /* False: nobody says that there is anything. */
 static bool ask_on(struct pool *pool, struct device *device, struct reclaim *progress,
                    const struct shortage *shortage, bool wait)
 {
     uint64_t end = end_of_waiting(progress);
     struct board_demand *demand =
-        ask_in_turn(device, shortage, progress->bound == RECLAIM_GROUP, end);
+        ask_and_ask_again(device, shortage, progress->bound == RECLAIM_GROUP, end);
     if (!demand)
         return false;
     /* What is pending may be there at once, and be only just on its way. */

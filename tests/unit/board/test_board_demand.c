@@ -97,6 +97,37 @@ Test(board_demand, for_more_than_all_have_asks_nobody)
     peer_end(&peer);
 }
 
+/* The peer's fast path has freed something since it last published. */
+Test(board_demand, who_is_asked_to_tell_publishes_and_gives_nothing)
+{
+    unsigned slot;
+    struct peer peers[] = {peer_start_giver(3 * MiB, 2 * MiB, &slot),
+                           peer_start_giver(4 * MiB, 0, NULL)};
+    join();
+    atomic_store(&board->map->slots[slot].devices[0].cached, 0);
+    bool no_place = true;
+    struct board_demand *demand = board_ask_to_tell(board, device, DEVICE_TOTAL, false, &no_place);
+    cr_assert(demand);
+    cr_expect_not(no_place);
+    struct board_progress progress = board_demand_look(demand);
+    board_demand_end(demand);
+    cr_expect_eq(progress.asked, 2);
+    cr_expect_eq(progress.given, 0);
+    cr_expect_eq(cached_in(slot), 3 * MiB);
+    cr_expect_eq(board_others(board, device, DEVICE_TOTAL, false).cached, 7 * MiB);
+    for (int i = 0; i < 2; i++)
+        peer_end(&peers[i]);
+}
+
+Test(board_demand, nobody_is_asked_to_tell_where_there_is_nobody)
+{
+    join();
+    bool no_place = true;
+    cr_expect_not(board_ask_to_tell(board, device, DEVICE_TOTAL, false, &no_place));
+    cr_expect_not(no_place);
+    cr_expect_not(board_ask_to_tell(NULL, device, DEVICE_TOTAL, false, &no_place));
+}
+
 Test(board_demand, of_which_there_are_many)
 {
     struct peer peer = peer_start_giver(100 * MiB, 0, NULL);
@@ -324,6 +355,34 @@ Test(board_demand, of_the_living_alone_is_served)
     cr_expect_eq(board_take(board, device).bytes, 2 * MiB, "what was given is not wanted twice");
     peer_end(&peer);
     cr_expect_eq(board_take(board, device).bytes, 0);
+}
+
+static void ask_what_there_is(struct peer *parent)
+{
+    bool no_place;
+    join();
+    peer_hear(parent);
+    cr_assert(board_ask_to_tell(board, device, DEVICE_TOTAL, false, &no_place));
+    peer_say(parent, board->slot);
+    peer_hear(parent);
+}
+
+Test(board_demand, who_wants_to_know_wakes_nobody_for_nothing)
+{
+    struct peer peer = peer_start(ask_what_there_is);
+    join();
+    board_publish(board, device, 3 * MiB, 0);
+    board_publish_listening(board, true);
+    peer_say(&peer, 0);
+    peer_hear(&peer);
+    struct board_wish wish = board_take(board, device);
+    cr_expect_eq(wish.bytes, 0);
+    cr_expect(wish.tell);
+    cr_expect(board->was_asked);
+    cr_expect_not(board_take(board, board_device(board, board_other_uuid)).tell);
+    board_answered(board);
+    peer_end(&peer);
+    cr_expect_not(board_take(board, device).tell);
 }
 
 /* Asks a second time when it is told so, with the first demand still under way. */

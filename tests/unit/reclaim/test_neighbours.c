@@ -191,9 +191,26 @@ Test(neighbours, those_who_cannot_help_enough_are_left_alone)
     they_take(8 * GIB);
     cr_assert_eq(try_to_allocate(12 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
     cr_assert_eq(fake.bytes, 4 * GIB);
-    /* All that they have freed since they last said so may be in addition. */
     cr_assert_leq(fake.at_least, 4 * GIB);
-    cr_assert_geq(fake.at_least, 4 * GIB - GIB - 512 * MIB, "and what drivers keep");
+    cr_assert_geq(fake.at_least, 4 * GIB - 512 * MIB, "but for what drivers keep");
+    they_free();
+}
+
+/* That of which they had not said yet that they have it. */
+static struct board_progress tell_then_give(unsigned number)
+{
+    fake.look = give_four;
+    return (struct board_progress){.asked = number};
+}
+
+Test(neighbours, before_a_refusal_they_are_asked_what_they_have)
+{
+    start_on(16 * MIB);
+    they_take(8 * MIB);
+    they_take(4 * MIB);
+    fake.when_told = tell_then_give;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked_to_tell, 1);
     they_free();
 }
 
@@ -634,6 +651,20 @@ Test(neighbours, who_has_what_it_wanted_is_given_no_more)
     cr_assert_not(neighbours_answer(pool));
     cr_assert_eq(fake.cached, 32 * GIB);
     cr_assert_eq(fake.pending, 0);
+    atomic_store(&pool->board, NULL);
+}
+
+Test(neighbours, who_wants_to_know_is_told_and_given_nothing)
+{
+    start_on(16 * MIB);
+    atomic_store(&pool->board, &fake.board);
+    release(allocate(4 * MIB));
+    synchronise();
+    fake.cached = 0;
+    fake.tell = true;
+    cr_assert_not(neighbours_answer(pool));
+    cr_assert_eq(fake.cached, 4 * MIB);
+    cr_assert_eq(fake.answered, 1);
     atomic_store(&pool->board, NULL);
 }
 
