@@ -15,7 +15,7 @@
  *   idle      one process has freed 60 blocks and sleeps: another, which knows of no pool, sees
  *             them within idle_ms=10000 and a second, and giving_ms=200
  *   alone     a loop of pairs in a process that has the device to itself, with the setting
- *             neighbours.enabled and without, runs=7 of each: at most percent=1 slower
+ *             neighbours.enabled and without, runs=7 of each: how much slower
  *   wakeups   how often the pool's own thread wakes in a process that sleeps: with the pool alone
  *   group     processes=64 that allocate, free, fail and are killed at random, seconds=6, under a
  *             limit of each_mib=64 for each, together (group.h): with the pool alone
