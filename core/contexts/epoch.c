@@ -17,6 +17,9 @@
 #define QUERY_INTERVAL      8000u
 #define QUERY_INTERVAL_SOON 1500u
 
+/* So long a thread waits for its turn to ask, at most: nanoseconds. */
+#define TURN_NANOSECONDS (20u * QUERY_INTERVAL)
+
 /* So often whoever has recorded a fence asks at once whether it is over. */
 #define ASK_AT_ONCE 3u
 
@@ -250,6 +253,22 @@ void epoch_ask_all(struct pool *pool, struct context *context)
            epoch_query(pool, context, context->epochs.oldest) == FENCE_OVER)
         continue;
     context_unlock(context);
+}
+
+static void await_turn(const struct context *context)
+{
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
+    uint64_t started = monotonic_now(), now = started;
+    while (!epoch_may_be_asked(&context->epochs, now) && now - started < TURN_NANOSECONDS) {
+        patient_nap(started);
+        now = monotonic_now();
+    }
+}
+
+void epoch_ask_all_in_turn(struct pool *pool, struct context *context)
+{
+    await_turn(context);
+    epoch_ask_all(pool, context);
 }
 
 /* ---- recording one ---- */

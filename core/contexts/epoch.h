@@ -78,6 +78,9 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
  * other, the oldest first, until one is not over. */
 void epoch_ask_all(struct pool *pool, struct context *context);
 
+/* The same for who is out of memory: where somebody has just asked, it waits for its turn. */
+void epoch_ask_all_in_turn(struct pool *pool, struct context *context);
+
 /* Lock held on entry and return, released in between. Where the stamp is not clean and another
  * thread is asking the driver, or recording the fence that would cover it, waits until that is
  * done, for a tenth of a millisecond at most: the driver's lock serves one at a time anyway. */

@@ -76,10 +76,19 @@ static bool trim_unserved(struct pool *pool, bool of_machine)
     return any;
 }
 
+/* What is over is clean once somebody has asked. Whoever waits asks about the newest fence alone.
+ */
+static void ask_about_fences(struct pool *pool, struct device *device)
+{
+    for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
+        epoch_ask_all_in_turn(pool, c);
+}
+
 /* What is missing may be less than all that is cached: first as much as was asked for, then twice
  * that, and so on. */
 static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
 {
+    ask_about_fences(pool, device);
     TELL_KINDS(pool, ask, pool, device);
     uint64_t bytes = progress->bytes ? progress->bytes : UINT64_MAX;
     bool of_machine = progress->bound == RECLAIM_MACHINE;
@@ -106,20 +115,19 @@ static void wait_for_frees_of(struct pool *pool, struct context *context,
         patient_nap(started);
 }
 
-/* The fences of a context serve all its kinds. Those that are not waited for are asked about. */
+/* The fences of a context serve all its kinds. */
 static void wait_for_fences(struct pool *pool, struct device *device,
                             const struct reclaim *progress)
 {
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         if (may_wait_for_frees(pool, device, c, progress))
             wait_for_frees_of(pool, c, progress);
-        else
-            epoch_ask_all(pool, c);
 }
 
 /* What has been waited for. Whether there was anything. */
 static bool release_waited_for(struct pool *pool, struct device *device, struct reclaim *progress)
 {
+    ask_about_fences(pool, device);
     uint64_t released = give_back_clean(pool, device, progress, UINT64_MAX);
     progress->released += released;
     return released != 0;
