@@ -56,8 +56,7 @@ struct device {
     _Atomic uint64_t managed_due;   /* of these, since room was last looked for. Relaxed */
     struct kind_counters *memory;   /* in the figures; set before the device is listed */
     struct neighbour_counters *neighbours; /* in the figures, like these */
-    _Atomic uint64_t
-        returning; /* blocks that a thread has taken out of a heap and is giving back */
+    _Atomic uint64_t returning; /* bytes that threads have taken out of heaps and are giving back */
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
@@ -276,7 +275,7 @@ struct pool {
     counter lives;                  /* the next number that block_name gives */
     _Atomic uint64_t machine_bytes; /* of the machine's memory that kinds have taken from the
                                        driver. Relaxed: it chooses whether there is a housekeeper */
-    _Atomic uint64_t returning;     /* blocks of that memory, as in struct device */
+    _Atomic uint64_t returning;     /* threads that give such memory back */
     _Atomic uint32_t drivers_pools; /* enum drivers_pools; see
                                        core/stream_memory/mempool_unserved.h. The housekeeper stays
                                        while it is not NONE. Sequentially consistent where it

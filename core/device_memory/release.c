@@ -141,24 +141,24 @@ static struct block *choose_victim(const struct pool *pool, struct heap *heap)
 typedef struct block *chooser(const struct pool *pool, struct context *context, uint64_t released,
                               void *argument);
 
-/* Takes clean blocks out of the heap, chained through their heap links. */
+/* Takes clean blocks out of the heap, chained through their heap links, so many of so many bytes.
+ */
 static struct block *collect(struct pool *pool, struct context *context, chooser *choose,
-                             void *argument, uint64_t *count)
+                             void *argument, uint64_t *count, uint64_t *bytes)
 {
     struct block *chain = NULL, *block;
-    uint64_t bytes = 0;
     heap_lock(heap_of(context));
     heap_of(context)->draining = NULL;
-    while ((block = choose(pool, context, bytes, argument)) != NULL) {
+    while ((block = choose(pool, context, *bytes, argument)) != NULL) {
         heap_begin_leaving(heap_of(context), block);
         heap_leave_table(pool, heap_of(context), block);
         block->links[LINK_HEAP].next = chain;
         chain = block;
-        bytes += block->bytes;
+        *bytes += block->bytes;
         ++*count;
     }
     /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
-    atomic_fetch_add_explicit(&context->device->returning, *count, memory_order_relaxed);
+    atomic_fetch_add_explicit(&context->device->returning, *bytes, memory_order_relaxed);
     heap_unlock(heap_of(context));
     return chain;
 }
@@ -197,8 +197,8 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
                                void *argument, enum eviction reason, enum release_place place)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
-    uint64_t count = 0;
-    struct block *chain = collect(pool, context, choose, argument, &count);
+    uint64_t count = 0, bytes = 0;
+    struct block *chain = collect(pool, context, choose, argument, &count, &bytes);
     if (!chain)
         return 0;
     uint64_t started = monotonic_now();
@@ -206,7 +206,7 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
     uint64_t each = (monotonic_now() - started) / count;
     heap_lock(heap_of(context));
     uint64_t released = settle(pool, heap_of(context), chain, reason, each);
-    atomic_fetch_sub_explicit(&context->device->returning, count, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&context->device->returning, bytes, memory_order_relaxed);
     heap_unlock(heap_of(context));
     return released;
 }

@@ -21,11 +21,19 @@ static uint64_t on_the_way(const struct device *device)
     return atomic_load_explicit(&device->on_the_way, memory_order_relaxed);
 }
 
+/* What threads are giving back is in no heap, and not the driver's yet either. */
+static struct kept_bytes kept_or_returning(struct pool *pool, struct device *device)
+{
+    struct kept_bytes kept = kept_bytes(pool, device);
+    kept.pending += atomic_load_explicit(&device->returning, memory_order_relaxed);
+    return kept;
+}
+
 /* Frees on the fast path are not told before the next look. So as long as there is a thread that
  * could answer, nobody is told that there is nothing: who asks then learns what there is now. */
 static struct kept_bytes publish(struct pool *pool, struct device *device)
 {
-    struct kept_bytes kept = kept_bytes(pool, device);
+    struct kept_bytes kept = kept_or_returning(pool, device);
     kept.pending +=
         on_the_way(device) + atomic_load_explicit(&device->promised, memory_order_relaxed);
     bool nothing = kept.cached == 0 && kept.pending == 0;
@@ -113,7 +121,7 @@ static bool answer(struct pool *pool, struct device *device)
     uint64_t wanted = rest_of(wish.bytes, on_the_way(device));
     uint64_t portion = smaller_of(wanted, GIVEN_AT_A_TIME);
     uint64_t sent = give_portion(pool, device, portion), rest = rest_of(wanted, sent);
-    struct kept_bytes kept = kept_bytes(pool, device);
+    struct kept_bytes kept = kept_or_returning(pool, device);
     uint64_t promise = sent < portion ? 0 : smaller_of(rest, kept.cached);
     atomic_fetch_add_explicit(&device->on_the_way, sent, memory_order_relaxed);
     uint64_t promised = atomic_exchange_explicit(&device->promised, promise, memory_order_relaxed);

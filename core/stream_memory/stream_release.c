@@ -148,6 +148,14 @@ static uint64_t settle_chain(struct pool *pool, struct block *chain, enum evicti
     return released;
 }
 
+static uint64_t bytes_of_chain(const struct block *chain)
+{
+    uint64_t bytes = 0;
+    for (; chain; chain = chain->links[LINK_HEAP].next)
+        bytes += chain->bytes;
+    return bytes;
+}
+
 /* Of a chain that is not empty. */
 static uint64_t count_blocks(const struct block *chain)
 {
@@ -161,17 +169,21 @@ uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum evi
                           const struct own_event *after, enum release_place place)
 {
     _Atomic uint64_t *returning = &choice->context->device->returning;
-    uint64_t released = 0;
-    /* Whoever is out of memory meanwhile waits for what is on its way. */
+    uint64_t released = 0, bytes = 1;
+    /* Whoever is out of memory meanwhile waits for what is on its way: more than nothing, until its
+     * bytes are known. */
     atomic_fetch_add_explicit(returning, 1, memory_order_relaxed);
     struct block *chain = choice_collect(choice, wanted);
     if (chain) {
+        uint64_t more = bytes_of_chain(chain);
+        atomic_fetch_add_explicit(returning, more, memory_order_relaxed);
+        bytes += more;
         uint64_t started = monotonic_now();
         hand_over(choice->pool, choice->context, chain, after, place);
         uint64_t each = (monotonic_now() - started) / count_blocks(chain);
         released = settle_chain(choice->pool, chain, reason, each);
     }
-    atomic_fetch_sub_explicit(returning, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(returning, bytes, memory_order_relaxed);
     return released;
 }
 

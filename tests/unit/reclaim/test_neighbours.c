@@ -668,6 +668,23 @@ Test(neighbours, who_wants_to_know_is_told_and_given_nothing)
     atomic_store(&pool->board, NULL);
 }
 
+/* Neither a heap nor the driver has it meanwhile. */
+Test(neighbours, what_a_thread_is_giving_back_is_told_as_pending)
+{
+    start_on(16 * MIB);
+    atomic_store(&pool->board, &fake.board);
+    atomic_store(&device()->returning, 4 * MIB);
+    fake.tell = true;
+    neighbours_answer(pool);
+    cr_assert_eq(fake.pending, 4 * MIB);
+    fake.wish = 4 * MIB;
+    cr_assert(neighbours_answer(pool), "until the driver has it");
+    atomic_store(&device()->returning, 0);
+    cr_assert_not(neighbours_answer(pool));
+    cr_assert_eq(fake.pending, 0);
+    atomic_store(&pool->board, NULL);
+}
+
 /* A device is told to have all that it caches on its way, while much of another's is given. */
 Test(neighbours, what_was_promised_while_another_device_gave_is_taken_back)
 {
