@@ -105,6 +105,24 @@ static inline uint64_t block_bytes(const struct block *block)
     return __atomic_load_n(&block->bytes, __ATOMIC_RELAXED);
 }
 
+/* Of the blocks from this one on through links[LINK_HEAP].next; NULL: of none. They are the
+ * caller's. */
+static inline uint64_t block_chain_bytes(const struct block *chain)
+{
+    uint64_t bytes = 0;
+    for (; chain; chain = chain->links[LINK_HEAP].next)
+        bytes += chain->bytes;
+    return bytes;
+}
+
+static inline uint64_t block_chain_count(const struct block *chain)
+{
+    uint64_t count = 0;
+    for (; chain; chain = chain->links[LINK_HEAP].next)
+        count++;
+    return count;
+}
+
 static inline void block_set_bytes(struct block *block, uint64_t bytes)
 {
     __atomic_store_n(&block->bytes, bytes, __ATOMIC_RELAXED);

@@ -162,9 +162,9 @@ void board_wake(struct board *board);
 
 /* What others want of this process's memory on the device now, in all, beyond what board_give has
  * said; 0: nothing. trim: whether a tool is among them, which takes all. tell: whether somebody
- * wants to know what there is. It stays wanted until the
- * demand is over, so that what is pending can be given later, with another board_give. Who sleeps
- * in board_demand_look waits until board_take was called for all devices, and board_answered. */
+ * wants to know what there is. It stays wanted until the demand is over, so that what is pending
+ * can be given later, with another board_give. Who sleeps in board_demand_look waits until
+ * board_take was called for all devices, and board_answered. */
 struct board_wish {
     uint64_t bytes;
     bool trim, tell;

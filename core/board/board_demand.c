@@ -242,19 +242,25 @@ static void ask_candidates(struct board_demand *demand, unsigned count)
     wake_targets(demand);
 }
 
+/* NULL with *no_place: all demands, or entries, are under way. */
+static struct board_demand *find_place(struct board *board, bool *no_place)
+{
+    struct board_demand *demand = find_unused(board);
+    *no_place = !demand || unused_entries(board) == 0;
+    return *no_place ? NULL : demand;
+}
+
 static struct board_demand *ask(struct board *board, const uint64_t uuid[2], uint64_t device_total,
                                 uint64_t bytes, uint64_t at_least, bool of_group, bool *no_place)
 {
-    struct board_demand *demand = find_unused(board);
-    unsigned room = unused_entries(board);
-    *no_place = !demand || room == 0;
-    if (*no_place)
+    struct board_demand *demand = find_place(board, no_place);
+    if (!demand)
         return NULL;
     unsigned count = find_candidates(board, uuid, device_total, of_group);
     if (count == 0 || sum_of_all(board->candidates, count) < at_least)
         return NULL;
     begin(board, demand, BOARD_RECLAIM, uuid, device_total);
-    plan(board->candidates, count, bytes, room);
+    plan(board->candidates, count, bytes, unused_entries(board));
     ask_candidates(demand, count);
     return demand;
 }
@@ -279,9 +285,8 @@ struct board_demand *board_ask(struct board *board, int device, uint64_t device_
 static struct board_demand *ask_to_tell(struct board *board, const uint64_t uuid[2],
                                         uint64_t device_total, bool of_group, bool *no_place)
 {
-    struct board_demand *demand = find_unused(board);
-    *no_place = !demand || unused_entries(board) == 0;
-    unsigned count = *no_place ? 0 : find_candidates(board, uuid, device_total, of_group);
+    struct board_demand *demand = find_place(board, no_place);
+    unsigned count = demand ? find_candidates(board, uuid, device_total, of_group) : 0;
     if (count == 0)
         return NULL;
     begin(board, demand, BOARD_TELL, uuid, device_total);
@@ -521,9 +526,10 @@ static void add_trim_entries(struct board_demand *demand, bool everybody)
 static struct board_demand *trim(struct board *board, const struct board_process *process,
                                  const uint64_t uuid[2], const char **why)
 {
-    struct board_demand *demand = find_unused(board);
+    bool no_place;
+    struct board_demand *demand = find_place(board, &no_place);
     *why = "too many demands are under way";
-    if (!demand || unused_entries(board) == 0)
+    if (!demand)
         return NULL;
     begin(board, demand, BOARD_TRIM, uuid, UINT64_MAX);
     unsigned meant = add_trim_targets(demand, process);

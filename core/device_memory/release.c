@@ -141,24 +141,23 @@ static struct block *choose_victim(const struct pool *pool, struct heap *heap)
 typedef struct block *chooser(const struct pool *pool, struct context *context, uint64_t released,
                               void *argument);
 
-/* Takes clean blocks out of the heap, chained through their heap links, so many of so many bytes.
- */
+/* Takes clean blocks out of the heap, chained through their heap links. */
 static struct block *collect(struct pool *pool, struct context *context, chooser *choose,
-                             void *argument, uint64_t *count, uint64_t *bytes)
+                             void *argument)
 {
     struct block *chain = NULL, *block;
+    uint64_t bytes = 0;
     heap_lock(heap_of(context));
     heap_of(context)->draining = NULL;
-    while ((block = choose(pool, context, *bytes, argument)) != NULL) {
+    while ((block = choose(pool, context, bytes, argument)) != NULL) {
         heap_begin_leaving(heap_of(context), block);
         heap_leave_table(pool, heap_of(context), block);
         block->links[LINK_HEAP].next = chain;
         chain = block;
-        *bytes += block->bytes;
-        ++*count;
+        bytes += block->bytes;
     }
     /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
-    atomic_fetch_add_explicit(&context->device->returning, *bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&context->device->returning, bytes, memory_order_relaxed);
     heap_unlock(heap_of(context));
     return chain;
 }
@@ -197,10 +196,10 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
                                void *argument, enum eviction reason, enum release_place place)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
-    uint64_t count = 0, bytes = 0;
-    struct block *chain = collect(pool, context, choose, argument, &count, &bytes);
+    struct block *chain = collect(pool, context, choose, argument);
     if (!chain)
         return 0;
+    uint64_t count = block_chain_count(chain), bytes = block_chain_bytes(chain);
     uint64_t started = monotonic_now();
     give_back(pool, context, chain, place);
     uint64_t each = (monotonic_now() - started) / count;

@@ -148,23 +148,6 @@ static uint64_t settle_chain(struct pool *pool, struct block *chain, enum evicti
     return released;
 }
 
-static uint64_t bytes_of_chain(const struct block *chain)
-{
-    uint64_t bytes = 0;
-    for (; chain; chain = chain->links[LINK_HEAP].next)
-        bytes += chain->bytes;
-    return bytes;
-}
-
-/* Of a chain that is not empty. */
-static uint64_t count_blocks(const struct block *chain)
-{
-    uint64_t count = 1;
-    while ((chain = chain->links[LINK_HEAP].next) != NULL)
-        count++;
-    return count;
-}
-
 uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
                           const struct own_event *after, enum release_place place)
 {
@@ -175,12 +158,12 @@ uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum evi
     atomic_fetch_add_explicit(returning, 1, memory_order_relaxed);
     struct block *chain = choice_collect(choice, wanted);
     if (chain) {
-        uint64_t more = bytes_of_chain(chain);
+        uint64_t more = block_chain_bytes(chain);
         atomic_fetch_add_explicit(returning, more, memory_order_relaxed);
         bytes += more;
         uint64_t started = monotonic_now();
         hand_over(choice->pool, choice->context, chain, after, place);
-        uint64_t each = (monotonic_now() - started) / count_blocks(chain);
+        uint64_t each = (monotonic_now() - started) / block_chain_count(chain);
         released = settle_chain(choice->pool, chain, reason, each);
     }
     atomic_fetch_sub_explicit(returning, bytes, memory_order_relaxed);
@@ -197,7 +180,7 @@ void stream_release_chain(struct pool *pool, struct context *context, struct blo
     /* What the driver refuses is forgotten: no stamp tells when it is over. */
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = false;
-    settle_chain(pool, chain, reason, (monotonic_now() - started) / count_blocks(chain));
+    settle_chain(pool, chain, reason, (monotonic_now() - started) / block_chain_count(chain));
 }
 
 uint64_t stream_release_in(struct pool *pool, struct context *context, struct choice choice,
@@ -256,7 +239,7 @@ static uint64_t hand_over_in_order(struct pool *pool, CUstream handle, struct bl
         b->refused = pool->driver->cuMemFreeAsync(block_address(b), handle) != CUDA_SUCCESS &&
                      driver_has_block(pool->driver, block_address(b));
     leave_driver();
-    uint64_t each = (monotonic_now() - started) / count_blocks(chain);
+    uint64_t each = (monotonic_now() - started) / block_chain_count(chain);
     return settle_chain(pool, chain, reason, each);
 }
 
@@ -316,7 +299,7 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
         return false;
     uint64_t started = monotonic_now(), before = *released;
     hand_over(pool, context, chain, event, RELEASE_IN_ALLOCATION);
-    uint64_t each = (monotonic_now() - started) / count_blocks(chain);
+    uint64_t each = (monotonic_now() - started) / block_chain_count(chain);
     *released += settle_chain(pool, chain, reason, each);
     lock_take(&stream->lock, LOCK_STREAM);
     own_event_drop(stream, event);
