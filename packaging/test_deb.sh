@@ -9,7 +9,6 @@ cd "$(dirname "$0")/.." || exit 2
 BUILD=$(realpath "${BUILD:-build}")
 
 work=$(mktemp -d)
-failed=0
 installed=
 clean_up() {
     [ -z "$installed" ] || dpkg --purge cudapool >/dev/null
@@ -17,16 +16,8 @@ clean_up() {
 }
 trap clean_up EXIT
 
-check() { # name, command
-    local name=$1
-    shift
-    if "$@" >"$work/output" 2>&1; then
-        echo "ok $name"
-    else
-        echo "FAIL $name: $(tail -n 5 "$work/output" | tr '\n' ' ')"
-        failed=1
-    fi
-}
+# shellcheck source=packaging/check_lib.sh
+. packaging/check_lib.sh
 
 says() { # expression, command
     local expression=$1

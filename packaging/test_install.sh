@@ -11,19 +11,10 @@ BUILD=$(realpath "${BUILD:-build}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
-failed=0
 unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT
 
-check() { # name, command
-    local name=$1
-    shift
-    if "$@" >"$work/output" 2>&1; then
-        echo "ok $name"
-    else
-        echo "FAIL $name: $(tail -n 5 "$work/output" | tr '\n' ' ')"
-        failed=1
-    fi
-}
+# shellcheck source=packaging/check_lib.sh
+. packaging/check_lib.sh
 
 make_it() { # install or uninstall, variables
     make --no-print-directory BUILD="$BUILD" DESTDIR="$root" "$@"

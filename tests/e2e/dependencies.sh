@@ -3,19 +3,12 @@
 # that only write down how they were called, and a compiler that knows some headers.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-failed=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bash=$(command -v bash)
 
-check() { # name, what was wanted, what is there
-    if [ "$2" = "$3" ]; then
-        echo "ok $1"
-    else
-        echo "FAIL $1: wanted '$2', and got '$3'"
-        failed=1
-    fi
-}
+# shellcheck source=tests/e2e/equal_lib.sh
+. tests/e2e/equal_lib.sh
 
 command_of() { # name; its text is the input
     { echo "#!$bash"; cat; } >"$work/bin/$1"

@@ -54,15 +54,8 @@ HOOK(cuInit, (unsigned int flags))
 }
 C
 
-failed=0
-check() { # name, what was wanted, what is there
-    if [ "$2" = "$3" ]; then
-        echo "ok $1"
-    else
-        echo "FAIL $1: wanted '$2', and got '$3'"
-        failed=1
-    fi
-}
+# shellcheck source=tests/e2e/equal_lib.sh
+. tests/e2e/equal_lib.sh
 
 entry() { # name: an entry whose edits come from stdin
     printf 'mutation %s\ncheck    unit a\n         b\nrule     a rule\nwhat     breaks it\n' "$1"

@@ -30,6 +30,14 @@ static void join(void)
     device = board_device(board, board_uuid);
 }
 
+/* Caches 3 MiB, and answers. */
+static void join_with_memory(void)
+{
+    join();
+    board_publish(board, device, 3 * MiB, 0);
+    board_publish_listening(board, true);
+}
+
 /* Asks, waits for the answers, and ends the demand. */
 static struct board_progress ask(uint64_t bytes)
 {
@@ -340,9 +348,7 @@ static void ask_and_die(struct peer *parent)
 Test(board_demand, of_the_living_alone_is_served)
 {
     struct peer peer = peer_start(ask_and_die);
-    join();
-    board_publish(board, device, 3 * MiB, 0);
-    board_publish_listening(board, true);
+    join_with_memory();
     cr_expect_eq(board_take(board, device).bytes, 0);
     board_answered(board);
     peer_say(&peer, 0);
@@ -370,9 +376,7 @@ static void ask_what_there_is(struct peer *parent)
 Test(board_demand, who_wants_to_know_wakes_nobody_for_nothing)
 {
     struct peer peer = peer_start(ask_what_there_is);
-    join();
-    board_publish(board, device, 3 * MiB, 0);
-    board_publish_listening(board, true);
+    join_with_memory();
     peer_say(&peer, 0);
     peer_hear(&peer);
     struct board_wish wish = board_take(board, device);
@@ -402,9 +406,7 @@ static void ask_twice(struct peer *parent)
 Test(board_demand, is_not_served_by_what_was_given_for_another)
 {
     struct peer peer = peer_start(ask_twice);
-    join();
-    board_publish(board, device, 3 * MiB, 0);
-    board_publish_listening(board, true);
+    join_with_memory();
     peer_say(&peer, 0);
     peer_hear(&peer);
     cr_expect_eq(board_take(board, device).bytes, MiB);
@@ -421,9 +423,7 @@ Test(board_demand, is_not_served_by_what_was_given_for_another)
 Test(board_demand, wakes_who_sleeps_and_is_not_missed)
 {
     struct peer peer = peer_start(ask_and_die);
-    join();
-    board_publish(board, device, 3 * MiB, 0);
-    board_publish_listening(board, true);
+    join_with_memory();
     uint64_t began = monotonic_now();
     board_sleep(board, began + 20 * MILLISECOND);
     cr_expect_geq(monotonic_now() - began, 20 * MILLISECOND, "nobody has asked");

@@ -45,6 +45,13 @@ static void start_on(uint64_t device_bytes)
     join();
 }
 
+/* The pool itself knows of the board as well, as its housekeeper needs it. */
+static void start_to_answer(void)
+{
+    start_on(16 * MIB);
+    atomic_store(&pool->board, &fake.board);
+}
+
 static void they_take(size_t bytes)
 {
     cr_assert_eq(driver->cuMemAlloc_v2(&theirs[their_count++], bytes), CUDA_SUCCESS);
@@ -656,8 +663,7 @@ Test(neighbours, who_has_what_it_wanted_is_given_no_more)
 
 Test(neighbours, who_wants_to_know_is_told_and_given_nothing)
 {
-    start_on(16 * MIB);
-    atomic_store(&pool->board, &fake.board);
+    start_to_answer();
     release(allocate(4 * MIB));
     synchronise();
     fake.cached = 0;
@@ -671,8 +677,7 @@ Test(neighbours, who_wants_to_know_is_told_and_given_nothing)
 /* Neither a heap nor the driver has it meanwhile. */
 Test(neighbours, what_a_thread_is_giving_back_is_told_as_pending)
 {
-    start_on(16 * MIB);
-    atomic_store(&pool->board, &fake.board);
+    start_to_answer();
     atomic_store(&device()->returning, 4 * MIB);
     fake.tell = true;
     neighbours_answer(pool);
@@ -688,8 +693,7 @@ Test(neighbours, what_a_thread_is_giving_back_is_told_as_pending)
 /* A device is told to have all that it caches on its way, while much of another's is given. */
 Test(neighbours, what_was_promised_while_another_device_gave_is_taken_back)
 {
-    start_on(16 * MIB);
-    atomic_store(&pool->board, &fake.board);
+    start_to_answer();
     release(allocate(4 * MIB));
     synchronise();
     atomic_store(&device()->promised, 4 * MIB);
