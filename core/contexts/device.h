@@ -41,6 +41,19 @@ static inline uint64_t device_group_left(const struct device *device)
     return rest_of(device->group_limit, held);
 }
 
+/* What a thread gives back (pool_state.h): before its blocks leave the sums of what is free, and
+ * once they are the driver's, or back. */
+static inline void returning_begin(struct device *device, uint64_t bytes)
+{
+    atomic_fetch_add_explicit(&device->returning, bytes, memory_order_relaxed);
+    counter_fence(memory_order_release);
+}
+
+static inline void returning_end(struct device *device, uint64_t bytes)
+{
+    atomic_fetch_sub_explicit(&device->returning, bytes, memory_order_relaxed);
+}
+
 /* Bytes of the device that the pool has taken from the driver, or is about to: live, cached,
  * pending and on the way. Each is reserved once, before its block is recorded, and unreserved when
  * it has gone back, or has not come; nobody else writes the number but reserve_take, which reserves

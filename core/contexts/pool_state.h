@@ -56,7 +56,10 @@ struct device {
     _Atomic uint64_t managed_due;   /* of these, since room was last looked for. Relaxed */
     struct kind_counters *memory;   /* in the figures; set before the device is listed */
     struct neighbour_counters *neighbours; /* in the figures, like these */
-    _Atomic uint64_t returning; /* bytes that threads have taken out of heaps and are giving back */
+    _Atomic uint64_t returning; /* bytes that threads give back: counted before they leave the sums
+                                   of what is free, until they are the driver's. A release fence
+                                   comes after that, and pairs with the one in kept_or_returning
+                                   (core/housekeeper/neighbours.c) */
     _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
                                      short: every free records one. Relaxed: it orders nothing */
     _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */

@@ -150,14 +150,13 @@ static struct block *collect(struct pool *pool, struct context *context, chooser
     heap_lock(heap_of(context));
     heap_of(context)->draining = NULL;
     while ((block = choose(pool, context, bytes, argument)) != NULL) {
+        returning_begin(context->device, block->bytes);
         heap_begin_leaving(heap_of(context), block);
         heap_leave_table(pool, heap_of(context), block);
         block->links[LINK_HEAP].next = chain;
         chain = block;
         bytes += block->bytes;
     }
-    /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
-    atomic_fetch_add_explicit(&context->device->returning, bytes, memory_order_relaxed);
     heap_unlock(heap_of(context));
     return chain;
 }
@@ -205,7 +204,7 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
     uint64_t each = (monotonic_now() - started) / count;
     heap_lock(heap_of(context));
     uint64_t released = settle(pool, heap_of(context), chain, reason, each);
-    atomic_fetch_sub_explicit(&context->device->returning, bytes, memory_order_relaxed);
+    returning_end(context->device, bytes);
     heap_unlock(heap_of(context));
     return released;
 }

@@ -70,9 +70,12 @@ void release_add_kept(struct pool *pool, struct device *device, struct kept_byte
 {
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
+        /* Under the lock no block passes from one sum into another between two reads. */
+        heap_lock(heap_of(c));
         struct heap_bytes of_one = heap_bytes(heap_of(c));
-        uint64_t kept = of_one.clean + of_one.pending;
         uint64_t reserved = counter_get(&heap_of(c)->reserved_bytes);
+        heap_unlock(heap_of(c));
+        uint64_t kept = of_one.clean + of_one.pending;
         /* Others may be changing them meanwhile. */
         sum->live += rest_of(reserved, kept);
         sum->cached += of_one.clean;

@@ -25,6 +25,8 @@ static uint64_t on_the_way(const struct device *device)
 static struct kept_bytes kept_or_returning(struct pool *pool, struct device *device)
 {
     struct kept_bytes kept = kept_bytes(pool, device);
+    /* Pairs with the fence in returning_begin. */
+    counter_fence(memory_order_acquire);
     kept.pending += atomic_load_explicit(&device->returning, memory_order_relaxed);
     return kept;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/base/clock.h"
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
@@ -265,6 +266,7 @@ static struct block *merge_segment(struct pool *pool, struct parts *parts, size_
         put_back(pool, part);
         return chain;
     }
+    returning_begin(home->stream->device, whole->block.bytes);
     whole->block.links[LINK_HEAP].next = chain;
     return &whole->block;
 }

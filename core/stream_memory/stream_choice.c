@@ -1,5 +1,6 @@
 #include "stream_choice.h"
 
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "own_events.h"
 #include "stream_shelf.h"
@@ -93,6 +94,17 @@ void choice_detach(struct pool *pool, struct stream *stream, struct block *found
     block_table_remove(&streams_of(pool)->blocks, block_address(found), found);
 }
 
+/* Puts it before the chain. */
+static struct block *take(struct pool *pool, struct stream *stream, struct block *found,
+                          struct block *chain)
+{
+    lock_must_be_held(&stream->lock);
+    returning_begin(stream->device, found->bytes);
+    choice_detach(pool, stream, found);
+    found->links[LINK_HEAP].next = chain;
+    return found;
+}
+
 /* Takes blocks of that stream like the best one, chained through their heap links. */
 static struct block *take_like(const struct choice *choice, const struct best *best,
                                uint64_t wanted, struct block *chain, uint64_t *taken)
@@ -104,9 +116,7 @@ static struct block *take_like(const struct choice *choice, const struct best *b
            (found = best_of(choice, stream)) != NULL &&
            (choice->oldest_first ? found->freed_at <= best->block.freed_at
                                  : found->bytes >= best->block.bytes)) {
-        choice_detach(choice->pool, stream, found);
-        found->links[LINK_HEAP].next = chain;
-        chain = found;
+        chain = take(choice->pool, stream, found, chain);
         *taken += found->bytes;
     }
     lock_give(&stream->lock);
@@ -136,9 +146,7 @@ struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint
         found = stream_block_first_whole(stream->pending.first, LINK_HEAP);
         if (!found || counter_get(&found->epoch) > stamp)
             break;
-        choice_detach(pool, stream, found);
-        found->links[LINK_HEAP].next = chain;
-        chain = found;
+        chain = take(pool, stream, found, chain);
     }
     return chain;
 }

@@ -36,7 +36,8 @@ struct choice choice_any(const struct pool *pool);
 /* No lock held. When the block was freed that would go first; UINT64_MAX: there is none. */
 uint64_t choice_freed_at(const struct choice *choice);
 
-/* No lock held. Blocks of at least so many bytes together, if there are so many; NULL: none. */
+/* No lock held. Blocks of at least so many bytes together, if there are so many; NULL: none. They
+ * count as returning (core/contexts/pool_state.h) until stream_release.c has settled them. */
 struct block *choice_collect(const struct choice *choice, uint64_t wanted);
 
 /* ---- the stream's lock is held ---- */
@@ -47,7 +48,8 @@ bool choice_is_of(const struct choice *choice, const struct stream *stream);
 /* Takes the block out of everything but its shelf's count of driver calls. */
 void choice_detach(struct pool *pool, struct stream *stream, struct block *found);
 
-/* The stream's oldest pending blocks up to that stamp, so many bytes of them, the newest first. */
+/* The stream's oldest pending blocks up to that stamp, so many bytes of them, the newest first.
+ * They count as returning, too. */
 struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint64_t stamp,
                                   uint64_t bytes);
 

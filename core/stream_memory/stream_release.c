@@ -2,6 +2,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/numbers.h"
+#include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -126,23 +127,33 @@ static void count_return(const struct stream_block *block, enum eviction reason,
     lock_give(&shelf->stream->lock);
 }
 
-/* Of blocks that have been handed over. */
-static uint64_t settle_chain(struct pool *pool, struct block *chain, enum eviction reason,
-                             uint64_t each)
+/* Where the block is the driver's, returns its bytes. */
+static uint64_t settle_one(struct pool *pool, struct stream_block *block, enum eviction reason,
+                           uint64_t nanoseconds)
 {
-    uint64_t released = 0;
+    struct stream *stream = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream;
+    uint64_t bytes = block->block.bytes;
+    bool refused = block->block.refused;
+    if (refused) {
+        put_back(pool, block);
+    } else {
+        count_return(block, reason, nanoseconds);
+        stream_block_gone(pool, block);
+    }
+    returning_end(stream->device, bytes);
+    stream_block_has_a_place(stream);
+    return refused ? 0 : bytes;
+}
+
+/* Of blocks that have been handed over since then. */
+static uint64_t settle_chain(struct pool *pool, struct block *chain, enum eviction reason,
+                             uint64_t started)
+{
+    uint64_t released = 0, count = block_chain_count(chain);
+    uint64_t each = count ? (monotonic_now() - started) / count : 0;
     for (struct block *next, *b = chain; b; b = next) {
-        struct stream_block *block = stream_block_of(b);
-        struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
         next = b->links[LINK_HEAP].next;
-        if (b->refused) {
-            put_back(pool, block);
-        } else {
-            released += b->bytes;
-            count_return(block, reason, each);
-            stream_block_gone(pool, block);
-        }
-        stream_block_has_a_place(shelf->stream);
+        released += settle_one(pool, stream_block_of(b), reason, each);
     }
     mempool_move_end(streams_of(pool));
     return released;
@@ -151,23 +162,12 @@ static uint64_t settle_chain(struct pool *pool, struct block *chain, enum evicti
 uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
                           const struct own_event *after, enum release_place place)
 {
-    _Atomic uint64_t *returning = &choice->context->device->returning;
-    uint64_t released = 0, bytes = 1;
-    /* Whoever is out of memory meanwhile waits for what is on its way: more than nothing, until its
-     * bytes are known. */
-    atomic_fetch_add_explicit(returning, 1, memory_order_relaxed);
     struct block *chain = choice_collect(choice, wanted);
-    if (chain) {
-        uint64_t more = block_chain_bytes(chain);
-        atomic_fetch_add_explicit(returning, more, memory_order_relaxed);
-        bytes += more;
-        uint64_t started = monotonic_now();
-        hand_over(choice->pool, choice->context, chain, after, place);
-        uint64_t each = (monotonic_now() - started) / block_chain_count(chain);
-        released = settle_chain(choice->pool, chain, reason, each);
-    }
-    atomic_fetch_sub_explicit(returning, bytes, memory_order_relaxed);
-    return released;
+    if (!chain)
+        return 0;
+    uint64_t started = monotonic_now();
+    hand_over(choice->pool, choice->context, chain, after, place);
+    return settle_chain(choice->pool, chain, reason, started);
 }
 
 void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
@@ -180,7 +180,7 @@ void stream_release_chain(struct pool *pool, struct context *context, struct blo
     /* What the driver refuses is forgotten: no stamp tells when it is over. */
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = false;
-    settle_chain(pool, chain, reason, (monotonic_now() - started) / block_chain_count(chain));
+    settle_chain(pool, chain, reason, started);
 }
 
 uint64_t stream_release_in(struct pool *pool, struct context *context, struct choice choice,
@@ -239,8 +239,7 @@ static uint64_t hand_over_in_order(struct pool *pool, CUstream handle, struct bl
         b->refused = pool->driver->cuMemFreeAsync(block_address(b), handle) != CUDA_SUCCESS &&
                      driver_has_block(pool->driver, block_address(b));
     leave_driver();
-    uint64_t each = (monotonic_now() - started) / block_chain_count(chain);
-    return settle_chain(pool, chain, reason, each);
+    return settle_chain(pool, chain, reason, started);
 }
 
 uint64_t stream_release_in_order_up_to(struct pool *pool, struct stream_ref ref, CUstream handle,
@@ -299,8 +298,7 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
         return false;
     uint64_t started = monotonic_now(), before = *released;
     hand_over(pool, context, chain, event, RELEASE_IN_ALLOCATION);
-    uint64_t each = (monotonic_now() - started) / block_chain_count(chain);
-    *released += settle_chain(pool, chain, reason, each);
+    *released += settle_chain(pool, chain, reason, started);
     lock_take(&stream->lock, LOCK_STREAM);
     own_event_drop(stream, event);
     lock_give(&stream->lock);
