@@ -274,6 +274,8 @@ CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
         stream_block_came_back(pool, block);
     }
     mempool_move_end(streams_of(pool));
+    /* The driver's memory pool may keep it, which only the housekeeper gives to others. */
+    housekeeper_look(pool, 0);
     return result;
 }
 

@@ -182,6 +182,18 @@ uint64_t stream_reserve_release_idle(struct pool *pool, struct device *device, u
     return released < HOUSEKEEPING_PORTION ? next_due(pool, device) : RELEASE_MORE_AT_ONCE;
 }
 
+/* What the driver's own pools hold because of a threshold of ours is idle as well. False: some of
+ * it is pending there, and stays when that is over. */
+static bool empty_drivers_pools(struct pool *pool)
+{
+    uint64_t left = 0;
+    mempool_trim_ours(pool);
+    struct device *device = registry_devices(&pool->registry);
+    for (; device; device = device->next)
+        left += mempool_unused(pool, device);
+    return left == 0;
+}
+
 bool stream_reserve_watch(struct pool *pool)
 {
     struct streams *streams = streams_of(pool);
@@ -193,10 +205,7 @@ bool stream_reserve_watch(struct pool *pool)
         any |= counter_get(&stream->free_bytes) != 0 || counter_get(&stream->away) != 0;
         lock_give(&stream->lock);
     }
-    /* What the driver's own pools still hold because of a threshold of ours is idle as well. */
-    if (streams && !any)
-        mempool_trim_ours(pool);
-    return any || drivers_pools_keep(pool);
+    return any || drivers_pools_keep(pool) || (streams && !empty_drivers_pools(pool));
 }
 
 /* ---- before a miss ---- */

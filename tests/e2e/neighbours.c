@@ -8,13 +8,19 @@
  *   try=N          the same without failing: says "took K of N"
  *   free           everything
  *   free_behind=MS the same, behind a kernel of so many milliseconds that nobody waits for
+ *   order=N        one block of so many shares, in a stream's order
+ *   free_in_order  that one
+ *   kernel=MS      launches such a kernel
  *   wait=MS        launches such a kernel, and waits for it
  *   sleep=MS
- *   touch=FILE     makes the file, with its process's number; await=FILE: waits until it is there,
- * for 30 seconds at most see            says how many blocks cuMemGetInfo sees free: "sees N" close
- * closes all descriptors, and has files of its own in their places churn=MS       takes, frees and
- * checks a few blocks for so long; no allocation may fail execute        becomes another program,
- * which sleeps for a minute Exit status 0; 1 where something is not as it must be.
+ *   touch=FILE     makes the file, with its process's number
+ *   await=FILE     waits until it is there, for 30 seconds at most
+ *   see            says how many blocks cuMemGetInfo sees free: "sees N"
+ *   close          closes all descriptors, and has files of its own in their places
+ *   churn=MS       takes, frees and checks a few blocks for so long; no allocation may fail
+ *   execute        becomes another program, which sleeps for a minute
+ *
+ * Exit status 0; 1 where something is not as it must be.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -25,7 +31,7 @@ enum { SHARES = 140, BLOCKS = 256, WORDS = 64, MOST_FILES = 64 };
 
 static struct kernels kernels;
 static CUstream stream;
-static CUdeviceptr mismatches;
+static CUdeviceptr mismatches, in_order;
 static size_t share;
 static struct {
     CUdeviceptr address;
@@ -92,6 +98,18 @@ static void free_behind(const char *value)
 {
     begin_kernel(value);
     free_all(NULL);
+}
+
+/* In one block, in the stream's order. */
+static void take_in_order(const char *value)
+{
+    CU(cuMemAllocAsync(&in_order, strtoul(value, NULL, 10) * share, stream));
+}
+
+static void free_in_order(const char *unused)
+{
+    (void)unused;
+    CU(cuMemFreeAsync(in_order, stream));
 }
 
 static void wait_for_kernel(const char *value)
@@ -174,6 +192,9 @@ static const struct {
     {"try", try_to_take},
     {"free", free_all},
     {"free_behind", free_behind},
+    {"kernel", begin_kernel},
+    {"order", take_in_order},
+    {"free_in_order", free_in_order},
     {"wait", wait_for_kernel},
     {"sleep", sleep_for},
     {"touch", touch},

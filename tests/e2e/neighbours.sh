@@ -68,6 +68,16 @@ asleep() { # steps of the first one before it is ready
 }
 expect "what one has freed, the other gets" asleep free
 expect "and what it has freed behind a kernel" asleep free_behind=700
+# Past the cap it is the driver's memory pool that keeps it, and the process has nothing itself.
+past_the_cap() { # steps of the first one, which has got memory in a stream's order
+    fresh
+    first 'CUDAPOOL_CONFIG={"version": 1, "stream_ordered": {"caps": {"cached": "1MiB"}}}' -- \
+        "$program" order=45 "$@" wait=1 touch="$work/ready" await="$work/go"
+    gets 120
+    end
+}
+expect "what it frees after a pause, in a stream's order" past_the_cap sleep=3500 free_in_order
+expect "and what was long pending there" past_the_cap kernel=5000 free_in_order sleep=4800
 # The order of things: free, then a second in a synchronise.
 waiting() {
     fresh

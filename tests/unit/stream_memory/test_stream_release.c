@@ -670,3 +670,48 @@ Test(stream_release, while_a_capture_goes_on_the_end_waits_for_the_events_there_
     begin_and_finish_the_end(both, unnamed, named);
     cr_assert_geq(asked, 3);
 }
+
+/* ---- what the driver's own pool keeps ---- */
+
+static unsigned housekeepers;
+
+static int count_a_thread(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*body)(void *), void *argument)
+{
+    (void)thread, (void)attributes, (void)body, (void)argument;
+    housekeepers++;
+    return 0;
+}
+
+/* The cap keeps nothing, and the driver's pool all. */
+Test(stream_release, what_the_driver_gets_past_the_cap_makes_the_housekeeper_again)
+{
+    settings.neighbours.enabled = true;
+    settings.stream_ordered.caps.cached = (struct byte_size){.bytes = 0};
+    thread_functions.create = count_a_thread;
+    thread_functions.set_stack_size = pthread_attr_setstacksize;
+    start_streams();
+    CUdeviceptr block = take_on(one, 16 * MIB);
+    housekeepers = 0;
+    atomic_store(&pool->housekeeping.phase, HOUSEKEEPING_WATCHED);
+    free_on(one, block);
+    cr_assert_eq(fake_bytes_used(0), 0);
+    cr_assert_eq(housekeepers, 1);
+    cr_assert_eq(atomic_load(&pool->housekeeping.phase), HOUSEKEEPING_MADE);
+}
+
+/* A trim leaves what is pending, which the driver's pool keeps when it is over. */
+Test(stream_release, the_housekeeper_stays_while_the_drivers_pool_does_not_give_it_back)
+{
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    synchronise_stream(one);
+    pool_trim(pool);
+    cr_assert_not(stream_reserve_watch(pool));
+    uint64_t *reserved =
+        fake_mempool_attribute((CUmemoryPool)0x100, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    *reserved = 64 * MIB;
+    cr_assert(stream_reserve_watch(pool));
+    *reserved = 0;
+    cr_assert_not(stream_reserve_watch(pool));
+}
