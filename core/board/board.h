@@ -104,9 +104,9 @@ struct board_bytes {
 struct board_bytes board_others(struct board *board, int device, uint64_t device_total,
                                 bool of_group);
 
-/* When this process last found that another had ended which had cached something worth waiting for
- * on the device: nanoseconds of the monotonic clock, 0: never. The kernel takes a moment to give
- * that memory back. */
+/* When one was last found to have ended that may have cached memory of the device, whoever found
+ * it: nanoseconds of the monotonic clock, 0: never. The kernel takes a moment to give that memory
+ * back. */
 uint64_t board_ended_at(const struct board *board, int device);
 
 /* ---- demands ---- */

@@ -29,9 +29,6 @@
  * in so many. */
 #define LIFE_SHARE 100u
 
-/* What a process has to have had for its end to be noted. */
-#define ENDED_BYTES (UINT64_C(1) << 20)
-
 /* ---- what is open for a moment ---- */
 
 /* Relaxed, all but busy: the record belongs to one thread at a time, and beside it a child of a
@@ -318,20 +315,6 @@ void board_probe_end(const struct board_probe *probe)
     errno = probe->error;
 }
 
-/* Relaxed: a time of its own. */
-static void note_what_it_had(struct board *board, const struct board_slot *slot)
-{
-    uint32_t count = atomic_load_explicit(&board->device_count, memory_order_acquire);
-    for (uint32_t i = 0; i < count; i++) {
-        int place = board_find_device(slot, board->uuids[i]);
-        if (place < 0)
-            continue;
-        struct board_bytes bytes = board_bytes_of(slot, (unsigned)place, UINT64_MAX);
-        if (board_sum(bytes.cached, bytes.pending) >= ENDED_BYTES)
-            atomic_store_explicit(&board->ended_at[i], monotonic_now(), memory_order_relaxed);
-    }
-}
-
 bool board_probe_lives(const struct board_probe *probe, unsigned slot)
 {
     /* Of another file that is there by now, nothing is locked. */
@@ -342,8 +325,7 @@ bool board_probe_lives(const struct board_probe *probe, unsigned slot)
     if (board_file_lock(probe->fd, slot)) {
         if (!board_file_is_open(probe->fd, probe->passing))
             return true;
-        note_what_it_had(probe->board, &probe->board->map->slots[slot]);
-        board_slot_clear(&probe->board->map->slots[slot]);
+        board_slot_end(probe->board->map, slot);
         unlock(probe->fd, slot);
     }
     return false;

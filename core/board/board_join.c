@@ -73,7 +73,7 @@ static void note_used(struct board *board)
 static void fill_slot(struct board *board, bool visits)
 {
     struct board_slot *slot = &board->map->slots[board->slot];
-    board_slot_clear(slot);
+    board_slot_end(board->map, board->slot);
     note_used(board);
     board->pid_namespace = process_own_pid_namespace();
     atomic_store_explicit(&slot->pid, (uint32_t)getpid(), memory_order_relaxed);

@@ -2,8 +2,9 @@
  * What stands in the board's file (board.h): a header, and a slot for each process.
  *
  * Integers of fixed size at their natural places, all of them atomic, since any process may write
- * any of them at any time. Whoever changes the layout changes BOARD_VERSION, which is in the file's
- * name: processes of two versions are on two boards.
+ * any of them at any time. Whoever moves a word changes BOARD_VERSION, which is in the file's name:
+ * processes of two versions are on two boards. A word that was unused may get a meaning, in which 0
+ * says nothing.
  */
 #ifndef CUDAPOOL_CORE_BOARD_LAYOUT_H
 #define CUDAPOOL_CORE_BOARD_LAYOUT_H
@@ -19,10 +20,19 @@
 typedef _Atomic(uint64_t) board_word;
 typedef _Atomic(uint32_t) board_half;
 
+/* A device of which a process had memory that has ended. */
+struct board_ended {
+    board_word uuid[2];
+    board_word at; /* when that was found: nanoseconds of the monotonic clock; 0: never */
+};
+#define BOARD_ENDED 64u
+
 struct board_header {
-    board_word magic; /* BOARD_MAGIC, once the file has its length */
-    board_half used;  /* slots that were ever taken; those behind them need not be looked at */
-    uint32_t unused[1021];
+    board_word magic;    /* BOARD_MAGIC, once the file has its length */
+    board_half used;     /* slots that were ever taken; those behind them need not be looked at */
+    board_half unused_1; /* so that words lie at their natural places */
+    struct board_ended ended[BOARD_ENDED];
+    board_word unused[318];
 };
 
 /* A device that a process has to do with. Its memory, as the process accounts for it, is what is

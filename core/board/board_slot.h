@@ -22,6 +22,12 @@ unsigned board_slots(const struct board *board);
 /* Makes it nobody's. With the slot's lock. */
 void board_slot_clear(struct board_slot *slot);
 
+/* The same, where its owner has ended: notes for all processes of which devices it had memory. */
+void board_slot_end(struct board_map *map, unsigned slot);
+
+/* When that was noted of the device: nanoseconds of the monotonic clock; 0: never. */
+uint64_t board_end_of(const struct board_map *map, const uint64_t uuid[2]);
+
 /* The token of a slot that is somebody else's; 0: nobody's, or the own one. */
 uint64_t board_token_of_other(const struct board *board, unsigned slot);
 

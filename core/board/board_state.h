@@ -103,8 +103,6 @@ struct board {
     pthread_mutex_t lock; /* the board lock */
     board_half device_count;
     uint64_t uuids[BOARD_DEVICES][2];
-    /* When a process was found to have ended that had memory there; relaxed. */
-    board_word ended_at[BOARD_DEVICES];
     /* What the process holds of its group's limit, which nobody else can write. */
     board_word held[BOARD_DEVICES];
 

@@ -132,9 +132,8 @@ struct board_bytes board_others(struct board *board, int device, uint64_t device
 
 uint64_t board_ended_at(const struct board *board, int device)
 {
-    if (!board_own_slot(board) || device < 0)
-        return 0;
-    return atomic_load_explicit(&board->ended_at[device], memory_order_relaxed);
+    return board_own_slot(board) && device >= 0 ? board_end_of(board->map, board->uuids[device])
+                                                : 0;
 }
 
 /* ---- looking on ---- */

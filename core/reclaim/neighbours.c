@@ -364,18 +364,23 @@ bool neighbours_may_help(struct pool *pool, const struct device *wanted,
     return device && progress->bound != RECLAIM_LIMIT && monotonic_now() < end_of_waiting(progress);
 }
 
+/* Others write the time, whose clock may be another. */
+static bool one_has_just_ended(const struct device *device)
+{
+    uint64_t ended = device->board ? board_ended_at(device->board, device->board_place) : 0;
+    uint64_t now = monotonic_now();
+    return ended && ended <= now && now - ended < ENDED_NANOSECONDS;
+}
+
 /* What processes had that have just ended. */
 static bool may_turn_up(const struct pool *pool, const struct device *wanted,
                         const struct reclaim_others *others)
 {
-    uint64_t now = monotonic_now(), until = others->ended_until;
+    bool ended = monotonic_now() < others->ended_until;
     const struct device *device = wanted ? wanted : registry_devices(&pool->registry);
-    for (; device; device = wanted ? NULL : device->next) {
-        uint64_t ended = device->board ? board_ended_at(device->board, device->board_place) : 0;
-        if (ended)
-            until = larger_of(until, ended + ENDED_NANOSECONDS);
-    }
-    return now < until;
+    for (; device && !ended; device = wanted ? NULL : device->next)
+        ended = one_has_just_ended(device);
+    return ended;
 }
 
 /* hope: somebody may have something. */

@@ -24,6 +24,7 @@
 #include "board_fixture.h"
 #include "core/base/clock.h"
 #include "core/board/board_file.h"
+#include "core/board/board_slot.h"
 
 TestSuite(board, .init = board_base_make, .fini = board_base_remove);
 
@@ -106,6 +107,62 @@ Test(board, knows_when_one_has_ended_that_had_memory_of_the_device)
     board_others(board, device, DEVICE_TOTAL, false);
     cr_expect_geq(board_ended_at(board, device), before);
     cr_expect_eq(board_ended_at(board, other), 0, "of another device it had nothing");
+}
+
+/* Whoever finds it clears the slot, and all others want the memory. */
+Test(board, knows_when_somebody_else_has_found_that_one_had_ended)
+{
+    struct peer peer = peer_start_giver(3 * MiB, 0, NULL);
+    struct board *board = board_join_here(NULL), *finder = board_join_here(NULL);
+    int device = board_device(board, board_uuid);
+    uint64_t before = monotonic_now();
+    peer_end(&peer);
+    board_others(finder, board_device(finder, board_uuid), DEVICE_TOTAL, false);
+    cr_expect_geq(board_ended_at(board, device), before);
+    board_discard(finder);
+}
+
+Test(board, knows_when_one_had_ended_whose_slot_is_taken_at_once)
+{
+    unsigned slot, next;
+    struct peer peer = peer_start_giver(3 * MiB, 0, &slot);
+    struct board *board = board_join_here(NULL);
+    int device = board_device(board, board_uuid);
+    uint64_t before = monotonic_now();
+    peer_end(&peer);
+    struct peer successor = peer_start_giver(MiB, 0, &next);
+    cr_assert_eq(next, slot);
+    cr_expect_geq(board_ended_at(board, device), before);
+    peer_end(&successor);
+}
+
+/* What it freed last it may not have told. */
+Test(board, knows_when_one_has_ended_that_said_to_have_nothing)
+{
+    struct peer peer = peer_start_giver(0, 0, NULL);
+    struct board *board = board_join_here(NULL);
+    int device = board_device(board, board_uuid);
+    uint64_t before = monotonic_now();
+    peer_end(&peer);
+    board_others(board, device, DEVICE_TOTAL, false);
+    cr_expect_geq(board_ended_at(board, device), before);
+}
+
+/* More devices than there is room for: the oldest gives way. */
+Test(board, knows_the_last_ends_of_very_many_devices)
+{
+    struct board *board = board_join_here(NULL);
+    int device = board_device(board, board_uuid);
+    struct board_slot *slot = &board->map->slots[board->slot + 1];
+    for (uint64_t i = 0; i <= BOARD_ENDED; i++) {
+        atomic_store(&slot->devices[0].uuid[0], i < BOARD_ENDED ? i + 1 : board->uuids[device][0]);
+        atomic_store(&slot->devices[0].uuid[1], i < BOARD_ENDED ? i + 1 : board->uuids[device][1]);
+        atomic_store(&slot->device_count, 1);
+        board_slot_end(board->map, board->slot + 1);
+    }
+    cr_expect_neq(board_ended_at(board, device), 0);
+    cr_expect_eq(board_end_of(board->map, (uint64_t[]){1, 1}), 0);
+    cr_expect_neq(board_end_of(board->map, (uint64_t[]){2, 2}), 0);
 }
 
 Test(board, forgets_who_was_killed)

@@ -299,6 +299,19 @@ Test(neighbours, what_one_had_that_has_just_ended_is_waited_for)
     cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
 }
 
+/* Whose clock is another: the file may be shared by containers. */
+Test(neighbours, an_end_that_is_still_to_come_is_not_waited_for)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    uint64_t before = monotonic_now();
+    fake.ended_at = before + SECOND;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_leq(monotonic_now() - before, SECOND / 4);
+    fake.ended_at = 0;
+    they_free();
+}
+
 /* Memory in pieces: as much is free as is wanted, and the driver has none. */
 Test(neighbours, more_is_asked_for_each_time_that_it_was_not_enough)
 {
