@@ -66,6 +66,7 @@ struct device {
     _Atomic uint64_t could_hold;  /* bytes that this process could have reserved when the driver was
                                      last asked: what was left, and reserved_bytes. Relaxed, like
                                      the next one */
+    counter largest_request;      /* bytes, of those that the driver has met, of any kind */
     _Atomic uint64_t could_hold_at;     /* nanoseconds of the monotonic clock; 0: never asked */
     _Atomic uint32_t frees_while_short; /* since it became so at first, as a clock for looks */
     _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.

@@ -150,7 +150,6 @@ struct heap {
                                   keeping: a trial goes on, or may begin soon (keep.h) */
 
     /* ---- misses ---- */
-    counter largest_request; /* bytes */
     counter misses;
     counter miss_cost;                /* nanoseconds of the driver's call, lately */
     counter last_miss_at;             /* when it ended: the monotonic clock's nanoseconds */

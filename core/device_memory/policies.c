@@ -236,10 +236,10 @@ bool policy_others_work_may_count(struct pool *pool)
 
 /* Whether what is pending is much beside the room, or the largest request so far fits with it and
  * might not fit without. */
-static bool is_missed(const struct heap *heap, uint64_t pending, uint64_t room)
+static bool is_missed(const struct context *context, uint64_t pending, uint64_t room)
 {
-    uint64_t largest = counter_get(&heap->largest_request);
-    room += counter_get(&heap->clean_bytes);
+    uint64_t largest = counter_get(&context->device->largest_request);
+    room += counter_get(&heap_of(context)->clean_bytes);
     return room < MISSED_SHARE * pending || (room < pending + largest && largest <= room + pending);
 }
 
@@ -248,15 +248,15 @@ bool policy_pending_is_missed(struct context *context, uint64_t room)
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     uint64_t pending = counter_get(&heap->pending_bytes) + heap_recent_sums(heap, 0)->pending_bytes;
-    return pending && is_missed(heap, pending, room);
+    return pending && is_missed(context, pending, room);
 }
 
 bool policy_nothing_is_missed(const struct context *context, uint64_t more, uint64_t room)
 {
-    const struct heap *heap = heap_of(context);
-    uint64_t most = counter_get(&heap->pending_bytes) + context->device->growth_budget +
+    const struct device *device = context->device;
+    uint64_t most = counter_get(&heap_of(context)->pending_bytes) + device->growth_budget +
                     CACHES_LEAST_BYTES + more;
-    return room >= MISSED_SHARE * most && room >= most + counter_get(&heap->largest_request);
+    return room >= MISSED_SHARE * most && room >= most + counter_get(&device->largest_request);
 }
 
 /* ---- what a miss has shown ---- */

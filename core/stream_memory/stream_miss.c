@@ -220,6 +220,8 @@ static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucke
     if (of_block == &shelf->unkept.bucket && miss->result == CUDA_SUCCESS)
         bucket = of_block;
     bool may_record = miss->result == CUDA_SUCCESS && is_in_its_pool(miss);
+    if (miss->result == CUDA_SUCCESS)
+        counter_raise_shared(&miss->context->device->largest_request, miss->requested);
     forget_address(miss);
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     miss_count_request(miss, bucket->counters);

@@ -715,3 +715,27 @@ Test(stream_release, the_housekeeper_stays_while_the_drivers_pool_does_not_give_
     *reserved = 0;
     cr_assert_not(stream_reserve_watch(pool));
 }
+
+/* ---- beside plain frees ---- */
+
+static void finish_the_work(void *unused)
+{
+    (void)unused;
+    fake_finish(context);
+}
+
+/* Its size tells what may be asked for again, as that of device memory does. */
+Test(stream_release, a_plain_free_waits_for_what_a_large_request_in_a_streams_order_would_miss)
+{
+    driver = fake_driver(16 * GIB);
+    fake_streams(driver);
+    settings.device.growth_budget.bytes = 64 * MIB;
+    settings.stream_ordered.caps.cached = (struct byte_size){.bytes = 0};
+    start_streams();
+    CUdeviceptr block = allocate(GIB);
+    free_on(one, take_on(one, 14 * GIB + 512 * MIB));
+    fake_launch(context);
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    release(block);
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
+}
