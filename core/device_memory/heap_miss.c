@@ -143,7 +143,8 @@ static CUresult finish_miss(const struct miss *miss, struct bucket *bucket)
     lives = lives && context_generation(context) == miss->generation;
     miss_count_request(miss, bucket->counters);
     counter_add(&heap->misses, 1);
-    counter_raise_shared(&context->device->largest_request, met ? miss->requested : 0);
+    if (met)
+        counter_raise_shared(&context->device->largest_request, miss->requested);
     bool recorded =
         met && lives &&
         (segment ? record_segment(miss, heap, bucket) : record_block(miss, heap, bucket));
