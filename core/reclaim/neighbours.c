@@ -123,17 +123,28 @@ static uint64_t ask_beside_waited(struct device *device, const struct reclaim *p
     return smaller_of(smaller_of(bytes, device->total_bytes) + waited, device->total_bytes);
 }
 
+/* Also of a request whose size, or device, nobody knows: then it is the current device's. */
+static bool left_on_device(struct pool *pool, const struct device *device,
+                           const struct reclaim *progress, uint64_t *left)
+{
+    return (device || progress->bound == RECLAIM_DEVICE) &&
+           bytes_left(pool, device, progress, left);
+}
+
 /* *has_come: since the driver was asked, all that is wanted has come, be it for somebody else.
  * False where there is nothing to hope for. Memory that is there may lie in pieces, so that more is
  * missing than the numbers say. */
 static bool look_at_shortage(struct pool *pool, struct device *device, struct reclaim *progress,
                              uint64_t own, struct shortage *shortage, bool *has_come)
 {
-    uint64_t left;
+    uint64_t left = 0;
     *has_come = false;
     *shortage = next_demand(progress);
-    if (!device || progress->wanted == 0 || !bytes_left(pool, device, progress, &left))
+    bool known = left_on_device(pool, device, progress, &left);
+    if (!device || progress->wanted == 0 || !known) {
+        progress->others.left = known ? left : 0;
         return progress->others.demand != UINT64_MAX;
+    }
     uint64_t missing = rest_of(progress->rounded, left);
     *has_come = missing == 0 && left > progress->others.left;
     if (missing) {
@@ -351,8 +362,7 @@ static bool has_more_left(struct pool *pool, const struct device *device,
                           const struct reclaim *progress)
 {
     uint64_t left;
-    return device && progress->wanted && bytes_left(pool, device, progress, &left) &&
-           left > progress->others.left;
+    return left_on_device(pool, device, progress, &left) && left > progress->others.left;
 }
 
 bool neighbours_may_help(struct pool *pool, const struct device *wanted,

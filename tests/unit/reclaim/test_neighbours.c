@@ -593,6 +593,29 @@ Test(neighbours, other_calls_have_it_asked_for_on_every_device)
     they_free();
 }
 
+/* What the driver's own pool kept for them is in nobody's count. */
+static struct board_progress free_uncounted(unsigned number)
+{
+    (void)number;
+    if (their_count)
+        they_free();
+    return (struct board_progress){.asked = 1};
+}
+
+Test(neighbours, another_call_is_tried_again_where_more_is_free_after_the_question)
+{
+    start_on(GIB);
+    they_take(4 * MIB), they_take(4 * MIB);
+    fake.look = free_uncounted;
+    struct reclaim progress = {0};
+    bool tried = false;
+    for (unsigned rounds = 0; pool_make_room(pool, &progress); rounds++) {
+        tried |= fake.asked != 0;
+        cr_assert_lt(rounds, 100);
+    }
+    cr_assert(tried);
+}
+
 Test(neighbours, a_lie_to_another_call_ends)
 {
     start_on(GIB);
