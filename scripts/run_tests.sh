@@ -230,11 +230,13 @@ count() { # status, file
     [ "$1" -eq 0 ] || [ "$bad" -gt 0 ] || bad=1
 }
 
+complaints='^FAIL .*|^\[FAIL\] .*|^.*\.c:[0-9]+: failed: .*|^[a-z_]+::[a-z_0-9]+ (failed|crashed)$'
+complaints+='|(WARNING|ERROR): [A-Za-z]*Sanitizer.*|runtime error: .*'
+
 # What a program that failed said first of it, on one line.
 complaint() { # status, file
     local said
-    said=$(grep -aoE -m 1 '^FAIL .*|^\[FAIL\] .*|(WARNING|ERROR): [A-Za-z]*Sanitizer.*|runtime error: .*' \
-        "$2") || said=$(tail -n 1 "$2")
+    said=$(grep -aoE -m 1 "$complaints" "$2") || said=$(tail -n 1 "$2")
     printf 'exit status %d: %.200s' "$1" "$said"
 }
 

@@ -3,7 +3,6 @@
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "graphs.h"
 
@@ -52,13 +51,13 @@ bool goes(const struct object *object)
 {
     double end = now_ms() + 2000;
     while (!is_gone(object) && now_ms() < end)
-        usleep(500);
+        sleep_ms(0.5);
     return is_gone(object);
 }
 
 bool stays(const struct object *object)
 {
-    usleep(15000);
+    sleep_ms(15);
     return !is_gone(object);
 }
 
@@ -73,7 +72,7 @@ bool goes_beside_work(const struct object *object, CUstream stream)
             return went;
         }
         went = went || gone;
-        usleep(500);
+        sleep_ms(0.5);
     }
 }
 

@@ -5,8 +5,6 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "pinned.h"
 
@@ -73,9 +71,8 @@ void host_free_beside_kernels_of_other_contexts(void)
 
 static void pass_time(void *unused)
 {
-    struct timespec time = {0, HOST_WORK_MS * 1000000L};
     (void)unused;
-    nanosleep(&time, NULL);
+    sleep_ms(HOST_WORK_MS);
 }
 
 void host_free_beside_host_functions(void)
@@ -137,7 +134,7 @@ static void *launch_elsewhere(void *argument)
     struct call_elsewhere *call = argument;
     double start;
     SUCCEEDS(cuCtxSetCurrent(gpu.context));
-    usleep(10000);
+    sleep_ms(10);
     start = now_ms();
     spin(gpu.b, 0);
     call->ms = now_ms() - start;

@@ -14,19 +14,12 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../sim/simcuda.h"
 #include "conformance.h"
 #include "pinned.h"
 #include "processes.h"
-
-static void sleep_ms(double ms)
-{
-    struct timespec time = {(time_t)(ms / 1000), (long)((long long)(ms * 1e6) % 1000000000)};
-    nanosleep(&time, NULL);
-}
 
 /* --- a thread that calls without end -----------------------------------------------------------*/
 

@@ -73,7 +73,9 @@ expect() { # name, command
     if [ $status -eq 0 ]; then
         ok "$name"
     else
-        fail "$name" "exit status $status: $(tail -n 3 "$work/output" | tr '\n' ' ')"
+        fail "$name" "exit status $status: $(
+            { grep -a '^FAIL ' "$work/output" || tail -n 3 "$work/output"; } | head -n 3 | tr '\n' ' '
+        )"
     fi
 }
 
