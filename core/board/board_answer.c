@@ -79,9 +79,8 @@ void board_wake(struct board *board)
 
 static bool is_of_device(const struct board_entry *entry, const uint64_t uuid[2])
 {
-    uint64_t low = atomic_load_explicit(&entry->uuid[0], memory_order_relaxed);
-    uint64_t high = atomic_load_explicit(&entry->uuid[1], memory_order_relaxed);
-    return (low == uuid[0] && high == uuid[1]) || (low == 0 && high == 0);
+    static const uint64_t every_device[2];
+    return board_is_uuid(entry->uuid, uuid) || board_is_uuid(entry->uuid, every_device);
 }
 
 /* Whether the entry, which another process has written, asks this one for memory of the device. */

@@ -187,9 +187,7 @@ static uint64_t given_by(const struct board_slot *slot, const uint64_t uuid[2])
     uint32_t count = atomic_load_explicit(&slot->device_count, memory_order_acquire);
     for (uint32_t i = 0; i < count && i < BOARD_DEVICES; i++) {
         const struct board_slot_device *device = &slot->devices[i];
-        if (is_every_device(uuid) ||
-            (atomic_load_explicit(&device->uuid[0], memory_order_relaxed) == uuid[0] &&
-             atomic_load_explicit(&device->uuid[1], memory_order_relaxed) == uuid[1]))
+        if (is_every_device(uuid) || board_is_uuid(device->uuid, uuid))
             given = board_sum(given, atomic_load_explicit(&device->given, memory_order_relaxed));
     }
     return given;

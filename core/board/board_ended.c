@@ -10,19 +10,13 @@
 #include "board_slot.h"
 #include "core/base/clock.h"
 
-static bool is_of(const struct board_ended *ended, const uint64_t uuid[2])
-{
-    return atomic_load_explicit(&ended->uuid[0], memory_order_relaxed) == uuid[0] &&
-           atomic_load_explicit(&ended->uuid[1], memory_order_relaxed) == uuid[1];
-}
-
 /* The device's record, or else the oldest. */
 static struct board_ended *find_record(struct board_map *map, const uint64_t uuid[2])
 {
     struct board_ended *oldest = &map->header.ended[0];
     for (unsigned i = 0; i < BOARD_ENDED; i++) {
         struct board_ended *ended = &map->header.ended[i];
-        if (is_of(ended, uuid))
+        if (board_is_uuid(ended->uuid, uuid))
             return ended;
         if (atomic_load_explicit(&ended->at, memory_order_relaxed) <
             atomic_load_explicit(&oldest->at, memory_order_relaxed))
@@ -59,7 +53,7 @@ uint64_t board_end_of(const struct board_map *map, const uint64_t uuid[2])
     for (unsigned i = 0; i < BOARD_ENDED; i++) {
         /* Pairs with the store in note_end. */
         uint64_t at = atomic_load_explicit(&map->header.ended[i].at, memory_order_acquire);
-        if (at && is_of(&map->header.ended[i], uuid))
+        if (at && board_is_uuid(map->header.ended[i].uuid, uuid))
             return at;
     }
     return 0;

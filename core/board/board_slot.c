@@ -44,12 +44,9 @@ bool board_is_still(const struct board_slot *slot, uint64_t token)
 int board_find_device(const struct board_slot *slot, const uint64_t uuid[2])
 {
     uint32_t count = atomic_load_explicit(&slot->device_count, memory_order_seq_cst);
-    for (uint32_t i = 0; i < count && i < BOARD_DEVICES; i++) {
-        const struct board_slot_device *device = &slot->devices[i];
-        if (atomic_load_explicit(&device->uuid[0], memory_order_relaxed) == uuid[0] &&
-            atomic_load_explicit(&device->uuid[1], memory_order_relaxed) == uuid[1])
+    for (uint32_t i = 0; i < count && i < BOARD_DEVICES; i++)
+        if (board_is_uuid(slot->devices[i].uuid, uuid))
             return (int)i;
-    }
     return -1;
 }
 

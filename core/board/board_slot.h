@@ -34,6 +34,14 @@ uint64_t board_token_of_other(const struct board *board, unsigned slot);
 /* Whether the slot is still of who had this token. */
 bool board_is_still(const struct board_slot *slot, uint64_t token);
 
+/* Whether these two words of the board's are the device's uuid. Relaxed: a reader that needs what
+ * stands beside them acquires that by another word. */
+static inline bool board_is_uuid(const board_word words[2], const uint64_t uuid[2])
+{
+    return atomic_load_explicit(&words[0], memory_order_relaxed) == uuid[0] &&
+           atomic_load_explicit(&words[1], memory_order_relaxed) == uuid[1];
+}
+
 /* The place of the device with this uuid on the slot; -1: none. */
 int board_find_device(const struct board_slot *slot, const uint64_t uuid[2]);
 
