@@ -96,11 +96,10 @@ static bool free_whole_in_order(struct pool *pool, struct stream_block *block,
     stream_block_is_detached(stream);
     lock_give(&stream->lock);
     bool kept = free_slowly(pool, block, ref, handle, stamp, put);
-    /* Where the driver has it, looks were perhaps brought forward for the housekeeper's sake. */
-    if (look && kept)
+    if (kept && look)
         stream_reserve_look(pool, stream, bytes);
-    else
-        housekeeper_look(pool, kept ? bytes : 0);
+    else if (kept)
+        housekeeper_look(pool, bytes);
     return kept;
 }
 

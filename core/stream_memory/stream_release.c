@@ -159,15 +159,22 @@ static uint64_t settle_chain(struct pool *pool, struct block *chain, enum evicti
     return released;
 }
 
+static uint64_t release_chain(struct pool *pool, struct context *context, struct block *chain,
+                              enum eviction reason, const struct own_event *after,
+                              enum release_place place)
+{
+    if (!chain)
+        return 0;
+    uint64_t started = monotonic_now();
+    hand_over(pool, context, chain, after, place);
+    return settle_chain(pool, chain, reason, started);
+}
+
 uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
                           const struct own_event *after, enum release_place place)
 {
     struct block *chain = choice_collect(choice, wanted);
-    if (!chain)
-        return 0;
-    uint64_t started = monotonic_now();
-    hand_over(choice->pool, choice->context, chain, after, place);
-    return settle_chain(choice->pool, chain, reason, started);
+    return release_chain(choice->pool, choice->context, chain, reason, after, place);
 }
 
 void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
@@ -296,9 +303,8 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
     lock_give(&stream->lock);
     if (!event)
         return false;
-    uint64_t started = monotonic_now(), before = *released;
-    hand_over(pool, context, chain, event, RELEASE_IN_ALLOCATION);
-    *released += settle_chain(pool, chain, reason, started);
+    uint64_t before = *released;
+    *released += release_chain(pool, context, chain, reason, event, RELEASE_IN_ALLOCATION);
     lock_take(&stream->lock, LOCK_STREAM);
     own_event_drop(stream, event);
     lock_give(&stream->lock);
