@@ -11,6 +11,7 @@
 #include "core/contexts/return_stream.h"
 #include "core/contexts/surroundings.h"
 #include "core/driver/calls.h"
+#include "core/reclaim/bound.h"
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
 #include "core/reclaim/room.h"
@@ -426,15 +427,12 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
                        uint64_t bytes)
 {
     const struct heap *heap = heap_of(context);
-    uint64_t held = requested + bytes;
-    uint64_t peak = counter_get(&heap->counters->peak_requested);
-    if (peak < held)
-        peak = held;
-    uint64_t bound = (uint64_t)((double)peak * pool->settings.device.caps.reserve_ratio) +
-                     context->device->growth_budget;
+    uint64_t peak = larger_of(counter_get(&heap->counters->peak_requested), requested + bytes);
     /* What is spare in segments serves all sizes. */
     bool has_floor = !device_is_short(context->device) && !heap_splits(heap);
-    return has_floor ? larger_of(bound, context->device->reserve_floor) : bound;
+    return bound_on_taken(pool->settings.device.caps.reserve_ratio, peak,
+                          context->device->growth_budget,
+                          has_floor ? context->device->reserve_floor : 0);
 }
 
 /* Waits for the oldest fence, if an allocation may. */

@@ -7,6 +7,7 @@
 #include "core/contexts/housekeeping.h"
 #include "core/contexts/kind.h"
 #include "core/driver/calls.h"
+#include "core/reclaim/bound.h"
 #include "core/reclaim/progress.h"
 #include "core/reclaim/waiting.h"
 #include "host_by_driver.h"
@@ -240,9 +241,9 @@ static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, u
     const struct host_settings *settings = &pool->settings.host;
     counter_raise_shared(&heap->peak_requested, live);
     uint64_t peak = larger_of(counter_get(&heap->peak_requested), live + more);
-    double most = settings->caps.reserve_ratio * (double)(peak + HOST_PIECE) +
-                  (double)host_memory_of(pool)->growth_budget;
-    return most < (double)more ? 0 : (uint64_t)(most - (double)more);
+    uint64_t bound = bound_on_taken(settings->caps.reserve_ratio, peak + HOST_PIECE,
+                                    host_memory_of(pool)->growth_budget, 0);
+    return rest_of(bound, more);
 }
 
 bool host_has_room(const struct pool *pool, struct host_heap *heap, uint64_t bytes)

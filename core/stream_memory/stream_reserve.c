@@ -6,6 +6,7 @@
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
 #include "core/housekeeper/housekeeper.h"
+#include "core/reclaim/bound.h"
 #include "mempool_calls.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
@@ -223,12 +224,11 @@ static uint64_t bound_on_reserve(const struct pool *pool, const struct device *d
     const struct stream_device *of_device = stream_device(device);
     uint64_t live = atomic_load_explicit(&of_device->live_bytes, memory_order_relaxed);
     uint64_t peak = larger_of(counter_get(&of_device->counters->peak_requested), live + bytes);
-    uint64_t bound = (uint64_t)((double)peak * pool->settings.stream_ordered.caps.reserve_ratio) +
-                     device->growth_budget;
     uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
     uint64_t needed = THRESHOLD_PEAKS * peak + THRESHOLD_BUDGETS * device->growth_budget;
-    uint64_t more = larger_of(smaller_of(kept, needed), stream_device(device)->reserve_floor);
-    return device_is_short(device) ? bound : larger_of(bound, more);
+    uint64_t floor = larger_of(smaller_of(kept, needed), of_device->reserve_floor);
+    return bound_on_taken(pool->settings.stream_ordered.caps.reserve_ratio, peak,
+                          device->growth_budget, device_is_short(device) ? 0 : floor);
 }
 
 bool stream_reserve_has_room(struct pool *pool, const struct context *context,
