@@ -6,7 +6,8 @@ usage: sizes.py [ROOT]
 A file has at most 600 lines. A function has at most 40, from its name to its closing brace. A struct
 has at most 25 fields in a row, a struct within it being one of them: a longer one has sections, each of
 which begins with a comment that stands on lines of its own, after an empty line or as the first thing
-in the struct. Prints what is larger, the largest first, and exits 1.
+in the struct. The whole is held to core/CEILINGS, where there is one: a line for each, a number and what
+it is of. Prints what is larger, the largest first, and exits 1.
 
 It reads sources as clang-format leaves them: what is defined begins and ends in the first column.
 """
@@ -19,6 +20,10 @@ TEXTS = (".c", ".h", ".S", ".def")
 FILE_LINES, FUNCTION_LINES, FIELDS = 600, 40, 25
 STRUCT = re.compile(r"(?:typedef )?(?:static )?(?:struct|union)\b(.*)\{$")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+PARENTHESES = re.compile(r"\([^()]*\)")
+OPENING = re.compile(r"\s*(?:struct|union|enum)(?:\s+\w+)?\s*")
+CEILINGS = "core/CEILINGS"
 # What may stand before a function's name in parentheses.
 ATTRIBUTES = re.compile(r"__attribute__\(\(.*?\)\)|_Atomic\(.*?\)")
 NAME = re.compile(r"(?:[A-Z]\w*\()?([a-z_]\w*)\s*[(,)]")
@@ -86,6 +91,54 @@ def measure(path):
         yield "struct", size, FIELDS, "%s:%d: %s" % (path, number, name)
 
 
+def lines_of_code(text):
+    """Lines with more than a comment."""
+    return sum(1 for line in COMMENT.sub("", STRING.sub("s", text)).splitlines() if line.strip())
+
+
+def all_fields(lines):
+    """How many fields each struct has, those of structs within it included."""
+    text = "\n".join(lines)
+    for body in re.findall(r"^(?:typedef )?(?:static )?struct\b[^;{]*\{$(.*?)^\}", text, re.M | re.S):
+        flat = COMMENT.sub(" ", body).replace("{", ";").replace("}", " ")
+        while PARENTHESES.search(flat):
+            flat = PARENTHESES.sub(" ", flat)
+        yield sum(1 + declaration.count(",") for declaration in flat.split(";")
+                  if declaration.strip() and not OPENING.fullmatch(declaration))
+
+
+def read_whole(paths):
+    """What there is of each thing that may have a ceiling."""
+    code, fields, directories = 0, 0, {}
+    for path in paths:
+        with open(path, encoding="utf-8") as source:
+            text = source.read()
+        code += lines_of_code(text)
+        fields = max([fields, *all_fields(without_macros(text.splitlines()))])
+        directories[os.path.dirname(path)] = directories.get(os.path.dirname(path), 0) + 1
+    return {"lines of code in all": code,
+            "files in core": sum(1 for path in paths if path.startswith("core/")),
+            "files in a directory": max(directories.values(), default=0),
+            "fields in a struct, with those of structs within": fields}
+
+
+def past_ceilings(paths):
+    """A sentence for each ceiling that is passed, or is nobody's."""
+    if not os.path.exists(CEILINGS):
+        return
+    whole = read_whole(paths)
+    with open(CEILINGS, encoding="utf-8") as ceilings:
+        for number, line in enumerate(ceilings, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            most, _, what = line.strip().partition(" ")
+            what = what.strip()
+            if not most.isdigit() or what not in whole:
+                yield "%s:%d: must be a number and one of: %s" % (CEILINGS, number, "; ".join(whole))
+            elif whole[what] > int(most):
+                yield "%d %s, at most %s (%s)" % (whole[what], what, most, CEILINGS)
+
+
 def main():
     if len(sys.argv) > 2:
         print(__doc__, file=sys.stderr)
@@ -97,7 +150,10 @@ def main():
     units = {"file": "lines", "function": "lines", "struct": "fields in a row"}
     for what, size, bound, where in sorted(large, key=lambda thing: (thing[0], -thing[1], thing[3])):
         print("%s: a %s of %d %s, at most %d" % (where, what, size, units[what], bound))
-    return 1 if large else 0
+    past = list(past_ceilings(paths))
+    for sentence in past:
+        print(sentence)
+    return 1 if large or past else 0
 
 
 if __name__ == "__main__":

@@ -190,4 +190,27 @@ expect_of "scripts/sizes.py $root" "one more of each" 1 \
     "core/base/file.c: a file of 601 lines, at most 600" \
     "core/base/function.c:3: counts: a function of 41 lines, at most 40" \
     "core/base/struct.h:1: wide: a struct of 26 fields in a row, at most 25"
+
+large_tree 10 10 25
+file core/CEILINGS <<'END'
+# A sentence that begins so says nothing.
+
+117 lines of code in all
+3   files in core
+3   files in a directory
+52  fields in a struct, with those of structs within
+END
+expect_of "scripts/sizes.py $root" "as large as its ceilings" 0
+file core/base/more.h <<<'struct wider {
+    struct { int a, b; } c[2];
+    int (*d)(int, int);'"$(lines 51 '    int e;')"'
+    const char *text; /* with this " as well */
+};'
+expect_of "scripts/sizes.py $root" "past its ceilings" 1 \
+    "172 lines of code in all, at most 117 (core/CEILINGS)" "4 files in core, at most 3 (core/CEILINGS)" \
+    "4 files in a directory, at most 3 (core/CEILINGS)" \
+    "56 fields in a struct, with those of structs within, at most 52 (core/CEILINGS)"
+file core/CEILINGS <<<'many lines of code in all'
+expect_of "scripts/sizes.py $root" "a ceiling that is no number" 1 \
+    "core/CEILINGS:1: must be a number and one of: lines of code in all; files in core; files in a directory; fields in a struct, with those of structs within"
 exit $failed
