@@ -70,8 +70,8 @@ guard "pinned pair that hits" "$limit_pinned" hit_pair $pairs pinned
 guard "stream-ordered pair on the legacy stream that hits" "$limit_legacy" hit_pair $pairs async legacy
 guard "miss and its free" $limit_miss miss 200
 guard "miss of a new size and its free" $limit_new_size miss 40 sizes
-guard "cuMemGetInfo beside 1000 blocks" $limit_info memory_info 100 1000
-guard "cuMemGetInfo beside 20000 blocks" $limit_info memory_info 100 20000
+guard "cuMemGetInfo beside 1000 blocks" $limit_info memory_info 2000 1000
+guard "cuMemGetInfo beside 20000 blocks" $limit_info memory_info 2000 20000
 if [ -n "$limit_streams" ]; then
     # Until each stream has what it needs, and nobody looks for events any more.
     guard "stream-ordered pair on 1000 streams" "$limit_streams" hit_pair 150000 async 1000
