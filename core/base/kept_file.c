@@ -73,8 +73,9 @@ const struct kept_file *kept_file_find(const struct kept_file *files, unsigned c
 
 void kept_file_close(const struct kept_file *file)
 {
-    int error = errno;
+    int error = errno, cancellation = cancellation_off();
     if (is_open(file))
         close(file->fd);
+    cancellation_restore(cancellation);
     errno = error;
 }

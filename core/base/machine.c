@@ -535,9 +535,12 @@ static void keep_levels_open(struct machine *machine, enum version version)
 
 void machine_keep_open(struct machine *machine)
 {
+    int error = errno, cancellation = cancellation_off();
     keep_open(machine, machine->meminfo);
     keep_levels_open(machine, V1);
     keep_levels_open(machine, V2);
+    cancellation_restore(cancellation);
+    errno = error;
 }
 
 void machine_close(const struct machine *machine)

@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -500,6 +502,31 @@ Test(machine, errno_is_kept)
     cr_expect_eq(errno, EXDEV);
     machine_memory_left(&machine); /* there is no memory.stat */
     cr_expect_eq(errno, EXDEV);
+}
+
+static void *keep_open_and_close(void *done)
+{
+    pthread_cancel(pthread_self());
+    errno = EXDEV;
+    machine_keep_open(&machine);
+    cr_expect_eq(errno, EXDEV);
+    machine_close(&machine);
+    cr_expect_eq(errno, EXDEV);
+    *(bool *)done = true;
+    return NULL;
+}
+
+Test(machine, a_thread_that_is_being_cancelled_ends_in_none_of_these)
+{
+    pthread_t thread;
+    bool done = false;
+    v1_machine();
+    v1_level("/cgroup/memory/jobs", "1073741824\n", 0);
+    v1_level("/cgroup/memory/jobs/7", "2147483648\n", 0);
+    machine_read(&machine, root);
+    cr_assert_eq(pthread_create(&thread, NULL, keep_open_and_close, &done), 0);
+    pthread_join(thread, NULL);
+    cr_assert(done);
 }
 
 Test(machine, descriptors_are_given_back_and_their_lack_is_borne)
