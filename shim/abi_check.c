@@ -1,9 +1,10 @@
 /*
- * Compares our declarations of the CUDA driver with a toolkit's <cuda.h>. Compiled only where one
- * is found, and linked with nothing: to compile is to pass.
+ * Compares this project's declarations of the CUDA driver with a toolkit's <cuda.h>. The file is
+ * compiled only where a toolkit is found, and linked with nothing: if it compiles, the check has
+ * passed.
  *
  * __CUDA_API_VERSION_INTERNAL makes <cuda.h> declare every version of a function under its exported
- * name, the _ptsz ones among them. What a toolkit is too old to declare is left out by the lists.
+ * name, including the _ptsz ones. The lists leave out what a toolkit is too old to declare.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -17,7 +18,7 @@
 #include "entry_points.def"
 #undef ENTRY_POINT
 
-/* every function that the core calls; <cuda.h> takes cuda_abi.h's place */
+/* every function that the core calls; <cuda.h> replaces cuda_abi.h */
 #if CUDA_VERSION >= 12050
 #define CUDAPOOL_CORE_CUDA_ABI_H
 #include "core/driver/driver.h"

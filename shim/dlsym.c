@@ -1,14 +1,13 @@
 /*
- * The interposed dlsym: part of every process from its first lookup on, CUDA or not.
+ * The interposed dlsym, which runs in every process from its first lookup on, with or without CUDA.
  *
- * It is called by the program, by libraries and by other preloads, from any thread, before any
- * constructor and before a sanitizer's run time is up. So everything here is free of
- * instrumentation and of calls into libc, but for the first call's dlvsym (lookup.c). It takes no
- * lock.
+ * The program, libraries and other preloads call it, from any thread, before any constructor and
+ * before a sanitizer's run time is ready. So nothing here is instrumented, calls libc or takes a
+ * lock, except the first call's dlvsym (lookup.c).
  *
- * dlsym must know its caller: dlsym(RTLD_NEXT, ...) searches the objects after the one that the
- * return address lies in. Therefore it is an assembly stub that asks dlsym_target where to go,
- * restores the arguments and leaves by a jump; whatever it jumps to sees the caller's own return
+ * dlsym must know its caller: dlsym(RTLD_NEXT, ...) searches the objects after the one in which the
+ * return address lies. Therefore dlsym is an assembly stub. It asks dlsym_target where to go,
+ * restores the arguments and leaves by a jump. Whatever it jumps to sees the caller's own return
  * address.
  */
 #include <dlfcn.h>
@@ -71,9 +70,9 @@ __asm__(".text\n"
 #endif
 
 /*
- * Where dlsym jumps to. RTLD_NEXT asks for what comes after the caller, which is its own business.
- * RTLD_DEFAULT searches the caller's scope, which only a jump preserves; with a driver in the
- * process that has the function, our export is the right answer of that search.
+ * Where dlsym jumps to. RTLD_NEXT asks for what comes after the caller, so the lookup is left
+ * alone. RTLD_DEFAULT searches the caller's scope, which only a jump preserves. If the process has
+ * a driver with this function, our export is the right answer to that search.
  */
 __attribute__((used)) UNINSTRUMENTED dlsym_function *dlsym_target(void *handle, const char *name)
 {

@@ -1,22 +1,24 @@
 /*
- * Where every replaced function is entered, and how the program comes by it.
+ * The entries of all replaced functions, and the lookups that hand them to the program.
  *
- * Three ways lead a program to the driver: its own PLT, which binds to our exports; dlsym (dlsym.c,
- * which sends the names of replaced functions here); and cuGetProcAddress, which is replaced
- * itself. For the last two the real resolver is asked first, and its answer stands unless it is the
- * driver's address of a function that is replaced. So no table of names and API versions is needed:
- * what is not known passes through, and a second libcuda in the process is left alone.
+ * A program reaches the driver in three ways:
+ * - its own PLT, which binds to this object's exports
+ * - dlsym (dlsym.c sends the names of replaced functions here)
+ * - cuGetProcAddress, which is replaced itself
+ * For the last two the real resolver is asked first. Its answer stands unless it is the driver's
+ * address of a replaced function. So no table of names and API versions is needed: unknown
+ * functions pass through, and a second libcuda in the process is left alone.
  *
- * Others patch driver functions too, to learn what memory comes and goes: UCX, which MPI libraries
- * use, writes a jump over the first bytes of the address that dlsym gives it, after it has copied
- * the instructions that lay there to a place of its own. Where it does not know one of them, it
- * gives up all its caches. So each entry begins with instructions that every version of it knows,
- * that may stand anywhere, do nothing, and are as long as its longest jump (PATCHABLE_BYTES in
- * tests/e2e/libinterposition_patch.h); none of them is jumped to from elsewhere. A jump to the hook
- * follows.
+ * Others patch driver functions too, to learn which memory is allocated and freed. UCX, which MPI
+ * libraries use, writes a jump over the first bytes of the address that dlsym gives it. Before that
+ * it copies the instructions there to a place of its own. Where it does not know one of them, it
+ * gives up all its caches. So each entry begins with instructions that every version of UCX knows,
+ * that may stand anywhere and that do nothing. They are as long as UCX's longest jump
+ * (PATCHABLE_BYTES in tests/e2e/libinterposition_patch.h), and nothing else jumps to them. A jump
+ * to the hook follows.
  *
  * With branch protection each entry would have to begin with an instruction that such a patcher
- * does not know; the Makefile turns it off for this file, and with that for the whole object.
+ * does not know. The Makefile turns it off for this file, and with that for the whole object.
  */
 #include "entries.h"
 
@@ -26,15 +28,15 @@
 
 /* clang-format off */
 #if defined(__x86_64__)
-/* mov $0, %eax, which no caller has a value in; mov %rax, -8(%rsp), with an offset of 32 bits: below
- * the stack pointer everything is the called function's. 13 bytes. */
+/* mov $0, %eax, which holds no value of a caller's; mov %rax, -8(%rsp), with a 32-bit offset.
+ * Memory below the stack pointer belongs to the called function. 13 bytes. */
 #define PATCHABLE                                                                                  \
     "    .byte 0xb8, 0, 0, 0, 0\n"                                                                 \
     "    .byte 0x48, 0x89, 0x84, 0x24, 0xf8, 0xff, 0xff, 0xff\n"
 #define LEAVE "    jmp "
 #define TYPE  "@function"
 #elif defined(__aarch64__)
-/* A register that linkers may change between any two functions. 16 bytes. */
+/* w16 is a register that linkers may change between any two functions. 16 bytes. */
 #define PATCHABLE                                                                                  \
     "    movz w16, #0\n"                                                                           \
     "    movz w16, #0\n"                                                                           \
@@ -44,7 +46,8 @@
 #define TYPE  "%function"
 #endif
 
-/* The hidden name is what the tables hold, so that another preload's NAME never takes its place. */
+/* The tables hold the hidden name entry_NAME, so that another preload's NAME never takes its
+ * place. */
 #define ENTRY_POINT(name, parameters)                                                              \
     __asm__(".text\n"                                                                              \
             ".globl " #name "\n"                                                                   \
@@ -76,9 +79,9 @@ static void *const entries[ENTRY_COUNT] = {
 };
 
 /*
- * The program's own lookup is the last one made, so that dlerror speaks of it. Where it finds our
- * export (by a handle of the whole program), the program may have it if without us it would have
- * found the function further on.
+ * The program's own lookup comes last, so that dlerror speaks of it. It may find our export, by a
+ * handle of the whole program. The program gets that export only if it would have found the
+ * function in a later object without us.
  */
 void *dlsym_of_driver(void *handle, const char *name)
 {
@@ -97,7 +100,7 @@ void *dlsym_of_driver(void *handle, const char *name)
     return answer;
 }
 
-/* What a successful cuGetProcAddress hands to the program. */
+/* Replaces the address that a successful cuGetProcAddress hands to the program. */
 static void replace(void **function)
 {
     if (function == NULL || *function == NULL) {

@@ -1,11 +1,11 @@
 /*
- * One object for every glibc from 2.28 on.
+ * Makes one shared object work with every glibc from 2.28 on.
  *
- * The functions of libdl moved into libc.so.6 in glibc 2.34 and got that version there; an object
- * that asks for dlopen@GLIBC_2.34 kills every process that it is loaded into on an older system.
- * The versions named here are the first ones on each architecture, which every glibc still has.
+ * The functions of libdl moved into libc.so.6 in glibc 2.34 and have that version there. An object
+ * that asks for dlopen@GLIBC_2.34 kills every process that loads it on an older system. So this
+ * file asks for the first version on each architecture, which every glibc still has.
  *
- * For the files of shim/ that call these functions, dlsym not among them: see lookup.c.
+ * Included by the files of shim/ that call these functions. dlsym is not among them: see lookup.c.
  */
 #ifndef CUDAPOOL_SHIM_GLIBC_COMPAT_H
 #define CUDAPOOL_SHIM_GLIBC_COMPAT_H

@@ -1,6 +1,6 @@
 /*
- * What the hooks have in common: the real driver, the pool if there is one, and trying again after
- * making room.
+ * What all hooks use: the real driver, the pool if there is one, and retries of driver calls after
+ * the pool has made room.
  */
 #ifndef CUDAPOOL_SHIM_HOOKS_H
 #define CUDAPOOL_SHIM_HOOKS_H
@@ -13,13 +13,14 @@
 #include "real_driver.h"
 #include "start.h"
 
-/* Defines the replacement of one driver function. What the program calls is its entry (entries.c),
- * from which a jump leads here. Used: by assembly, which the compiler does not read. */
+/* Defines the replacement of one driver function. The program calls the function's entry
+ * (entries.c), which jumps here. "used" is for the compiler, which does not see that assembly
+ * refers to the hook. */
 #define HOOK(name, parameters)                                                                     \
     HIDDEN CUresult hook_##name parameters __attribute__((used));                                  \
     CUresult hook_##name parameters
 
-/* The stream of a call with _ptsz, as the calls without it name it. */
+/* The stream of a _ptsz call, as the functions without _ptsz name it. */
 static inline CUstream per_thread(CUstream stream)
 {
     return stream ? stream : CU_STREAM_PER_THREAD;
@@ -32,14 +33,15 @@ static inline bool make_room_on(CUdevice ordinal, uint64_t bytes, struct reclaim
                           : pool_make_room(pool, progress));
 }
 
-/* The pool, also for a thread that the driver has called back out of a call that the pool made.
- * What such a thread takes and frees passes the pool by, but the pool must know of it. */
+/* The pool, also for a thread that the driver has called back from a call of the pool's. What such
+ * a thread allocates and frees bypasses the pool, but the pool must know of it. NULL where no pool
+ * has started. */
 static inline struct pool *pool_to_tell(void)
 {
     return atomic_load_explicit(&pool_to_use, memory_order_acquire);
 }
 
-/* After the driver has given out an address by another call than the pool's own. */
+/* Called after the driver has handed out an address by a call that was not the pool's own. */
 static inline CUresult tell_of_new(CUresult result, const CUdeviceptr *address)
 {
     struct pool *pool = result == CUDA_SUCCESS ? pool_to_tell() : NULL;
@@ -48,19 +50,21 @@ static inline CUresult tell_of_new(CUresult result, const CUdeviceptr *address)
     return result;
 }
 
-/* Before the driver is to free an address past the pool. False: it is nobody's to free. */
+/* Called before the driver frees an address without the pool. False: the block is free already, and
+ * the driver must not be called. */
 static inline bool may_pass_by(CUdeviceptr address)
 {
     struct pool *pool = pool_to_tell();
     return !pool || pool_let_go(pool, address);
 }
 
-/* A driver call of the program's: tried again, when memory is short, for as long as the pool finds
- * something to give back. What the pool caches never makes a call fail. */
+/* Makes a driver call for the program, and repeats it when memory is short, as long as the pool
+ * finds something to release. So memory that the pool caches never makes a call fail. */
 #define WITH_ROOM(call) WITH_ROOM_ON(-1, 0, call)
 
-/* The same of a call that takes so many bytes, at least, of the device with this ordinal, as in
- * pool_make_room_on; 0: nobody knows. Neither is asked for before the call has failed. */
+/* As WITH_ROOM, for a call that takes at least this many bytes of the device with this ordinal (see
+ * pool_make_room_on). bytes 0: unknown. ordinal and bytes are evaluated only if the call has
+ * failed. */
 #define WITH_ROOM_ON(ordinal, bytes, call)                                                         \
     ({                                                                                             \
         CUresult result_ = (call);                                                                 \

@@ -1,8 +1,8 @@
 /*
- * Code: modules, libraries, kernels and their variables. The driver loads lazily, so that it may be
- * a question about a kernel (its registers, how many blocks of it fit) that takes device memory.
- * The calls pass through, and are tried again when memory is short and the pool has some to give
- * back. Some programs ask before every launch: a call that succeeds costs a comparison more.
+ * Hooks of code: modules, libraries, kernels and their variables. The driver loads code lazily, so
+ * even a question about a kernel (its registers, how many blocks of it fit) may take device memory.
+ * The calls pass through, and are retried when memory is short and the pool has some to release.
+ * Some programs ask before every launch, so a call that succeeds costs only one comparison more.
  */
 #include "hooks.h"
 
@@ -126,7 +126,7 @@ HOOK(cuFuncSetAttribute, (CUfunction function, CUfunction_attribute attribute, i
     return WITH_ROOM(real->cuFuncSetAttribute(function, attribute, value));
 }
 
-/* ---- how many blocks of it fit, which the driver tells of code that is loaded ---- */
+/* ---- how many blocks of a kernel fit: the driver loads the code to answer ---- */
 
 HOOK(cuOccupancyMaxActiveBlocksPerMultiprocessor,
      (int *blocks, CUfunction function, int block_size, size_t shared_bytes))

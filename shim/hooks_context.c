@@ -1,9 +1,10 @@
 /*
- * Contexts: coming, going, and being waited for as a whole.
+ * Hooks of contexts. The pool must know when a context is created or retained, and when it ends. It
+ * must also know when a context is synchronised as a whole, or made to wait for an event.
  */
 #include "hooks.h"
 
-/* ---- coming ---- */
+/* ---- creating and retaining ---- */
 
 static CUresult created(CUresult result, const CUcontext *handle)
 {
@@ -88,7 +89,7 @@ HOOK(cuCtxEnablePeerAccess, (CUcontext peer, unsigned int flags))
     return WITH_ROOM(real->cuCtxEnablePeerAccess(peer, flags));
 }
 
-/* ---- going ---- */
+/* ---- ending ---- */
 
 static CUresult end_context(CUresult (*end)(CUcontext), CUcontext handle)
 {
@@ -127,7 +128,8 @@ HOOK(cuCtxDestroy_v2, (CUcontext handle))
 HOOK(cuCtxDetach, (CUcontext handle))
 {
     struct pool *pool = the_pool();
-    /* The context may live on through another cuCtxAttach, without the pool. */
+    /* The context may live on without the pool, through another cuCtxAttach. So the pool's cached
+     * memory is released now. */
     if (pool) {
         pool_graphs_may_be_gone(pool);
         pool_trim(pool);
@@ -171,7 +173,7 @@ HOOK(cuGreenCtxDestroy, (CUgreenCtx green))
     return result;
 }
 
-/* ---- waiting, and being waited for ---- */
+/* ---- waiting for an event, and synchronising ---- */
 
 HOOK(cuCtxWaitEvent, (CUcontext handle, CUevent event))
 {

@@ -1,12 +1,14 @@
 /*
- * Streams and events as the program orders them: the calls pass through, and the pool learns what
- * is over and what comes after what. Nothing is looked at while no stream-ordered memory is in use.
+ * Hooks of streams and events, as the program orders its work with them. The calls pass through,
+ * and the pool learns which work has completed and which work comes after which. While no
+ * stream-ordered memory is in use, the pool follows no stream and no event.
  */
 #include "core/driver/calls.h"
 #include "core/graph_memory/graph_objects.h"
 #include "hooks.h"
 
-/* A pool that nothing has started yet has handed nothing out. */
+/* The pool, if stream-ordered memory is in use. Does not start the pool: a pool that is not running
+ * has handed nothing out. */
 static struct pool *pool_that_follows(void)
 {
     struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
@@ -14,8 +16,8 @@ static struct pool *pool_that_follows(void)
     return __builtin_expect(follows, 0) ? pool : NULL;
 }
 
-/* What the program does on a stream and the pool does not see, a copy for example, is waited for
- * sooner or later, or an event is recorded behind it. */
+/* Notes that the stream has work. The pool does not see copies and the like. But the program waits
+ * for them sooner or later, or records an event after them. */
 static void note_use(CUstream stream)
 {
     struct pool *pool = pool_to_tell();
@@ -23,7 +25,7 @@ static void note_use(CUstream stream)
         pool_note_stream(pool, stream);
 }
 
-/* ---- waiting and asking ---- */
+/* ---- waits and queries ---- */
 
 #define WAIT_FOR_STREAM(call, stream)                                                              \
     ({                                                                                             \
@@ -37,7 +39,7 @@ static void note_use(CUstream stream)
         result_;                                                                                   \
     })
 
-/* That one stream has been waited for says nothing of the others of its context. */
+/* A wait for one stream says nothing about the other streams of its context. */
 HOOK(cuStreamSynchronize, (CUstream stream))
 {
     note_use(stream);
@@ -88,7 +90,7 @@ HOOK(cuEventSynchronize, (CUevent event))
 
 typedef CUresult wait_event(CUstream, CUevent, unsigned int);
 
-/* named: how the other functions name the stream. */
+/* named: the stream as the functions without _ptsz name it. */
 static CUresult queue_wait(wait_event *driver, CUstream stream, CUstream named, CUevent event,
                            unsigned int flags)
 {
@@ -116,8 +118,9 @@ HOOK(cuStreamWaitEvent_ptsz, (CUstream stream, CUevent event, unsigned int flags
 
 /* ---- recording ---- */
 
-/* A thread that the driver has called back out of a call of ours records past the pool; but the
- * pool must know that the event stands for something else now. */
+/* The pool, if it is to follow a record of the event. A thread that the driver has called back from
+ * a call of the pool's records without the pool. The pool must still know that the event stands for
+ * something else now. */
 static struct pool *pool_that_follows_record(CUevent event)
 {
     struct pool *pool = pool_to_tell();
@@ -129,7 +132,7 @@ static struct pool *pool_that_follows_record(CUevent event)
     return NULL;
 }
 
-/* named: NULL where the pool cannot follow it. */
+/* named: the stream, or NULL where the pool cannot follow the record. */
 #define RECORD(call, event, named)                                                                 \
     ({                                                                                             \
         struct pool *pool_ = pool_that_follows_record(event);                                      \
@@ -157,7 +160,7 @@ HOOK(cuEventRecord_ptsz, (CUevent event, CUstream stream))
     return RECORD(real->cuEventRecord_ptsz(event, stream), event, &named);
 }
 
-/* Somebody else will record it: a graph, or another process. */
+/* Called when a graph or another process will record an event. */
 static void lose_events(void)
 {
     struct pool *pool = pool_to_tell();
@@ -165,7 +168,7 @@ static void lose_events(void)
         pool_events_are_lost(pool);
 }
 
-/* Captured so, the record is a node that each launch of the graph carries out. */
+/* With this flag, a captured record is a node, which each launch of the graph carries out. */
 static void note_flags(unsigned int flags)
 {
     if (flags & CU_EVENT_RECORD_EXTERNAL)
@@ -204,7 +207,7 @@ HOOK(cuGreenCtxRecordEvent, (CUgreenCtx green, CUevent event))
 static CUresult destroy(CUresult (*driver)(CUevent), CUevent event)
 {
     struct pool *pool = pool_to_tell();
-    /* Before the handle may be another event's. */
+    /* Called before the driver, because afterwards another event may have the handle. */
     if (pool && pool_follows_streams(pool))
         pool_event_destroyed(pool, event);
     return driver(event);
@@ -253,7 +256,7 @@ HOOK(cuGraphExecEventRecordNodeSetEvent, (CUgraphExec executable, CUgraphNode no
     return real_driver()->cuGraphExecEventRecordNodeSetEvent(executable, node, event);
 }
 
-/* The type is the first thing in the parameters of a node of any kind. */
+/* The type is the first field in the parameters of every kind of node. */
 static void note_node(const CUgraphNodeParams *parameters)
 {
     const CUgraphNodeType *type = (const void *)parameters;
@@ -268,7 +271,7 @@ struct child_graph_parameters {
     CUgraph graph;
 };
 
-/* The child graph may itself become a part of the other, and end with that. */
+/* The child graph may itself become part of the new graph, and end with it. */
 static void note_new_node(const CUgraphNodeParams *parameters)
 {
     const struct child_graph_parameters *child = (const void *)parameters;

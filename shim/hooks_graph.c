@@ -1,13 +1,13 @@
 /*
- * Graphs and launches: they pass through. Code is loaded lazily, by the first launch too, so all of
- * them may run out of memory; and the pool wants to know whether several threads launch, and which
- * graphs hold work that the host ends.
+ * Hooks of graphs and launches, which pass through to the driver. The driver loads code lazily,
+ * even in the first launch, so each call is retried when memory is short. The pool learns whether
+ * several threads launch, and which graphs hold work that ends only if the host acts.
  */
 #include "core/graph_memory/graph_objects.h"
 #include "hooks.h"
 #include "hooks_host_work.h"
 
-/* A pool that nothing has started yet needs no launches. */
+/* Does not start the pool: a pool that is not running needs to know of no launches. */
 static struct pool *pool_that_runs(void)
 {
     return atomic_load_explicit(&pool_to_use, memory_order_acquire);
@@ -56,7 +56,7 @@ static CUresult instantiated(CUresult result, const struct graph_making *making,
     return result;
 }
 
-/* Around the driver's making of an executable. */
+/* Wraps the driver call that makes an executable. */
 #define INSTANTIATE(call, executable, graph)                                                       \
     ({                                                                                             \
         const struct real_driver *real = real_driver();                                            \
@@ -98,7 +98,8 @@ HOOK(cuGraphInstantiateWithParams_ptsz,
                        graph);
 }
 
-/* The new graph has the nodes of the old one, so the host has a part in it if it had. */
+/* Wraps an update. The new graph has the same nodes as the old one, so it holds host work if the
+ * old one did. */
 #define UPDATE(call, executable, graph)                                                            \
     ({                                                                                             \
         const struct real_driver *real = real_driver();                                            \
@@ -206,7 +207,7 @@ HOOK(cuGraphLaunch_ptsz, (CUgraphExec executable, CUstream stream))
     return counted(WITH_ROOM(real->cuGraphLaunch_ptsz(executable, stream)), false);
 }
 
-/* Grid, block and shared memory of a launch, which are handed on as they come. */
+/* Grid, block and shared memory of a launch, which are passed on unchanged. */
 #define SHAPE_PARAMETERS                                                                           \
     unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,           \
         unsigned int block_y, unsigned int block_z, unsigned int shared_bytes
@@ -228,7 +229,7 @@ HOOK(cuLaunchKernel_ptsz,
     return WITH_ROOM(real->cuLaunchKernel_ptsz(function, SHAPE, stream, parameters, extra));
 }
 
-/* Whether the launch may begin before the one before it in its stream has ended. */
+/* Whether the launch may begin before the previous launch on its stream has completed. */
 static bool starts_early(const CUlaunchConfig *config)
 {
     for (unsigned int i = 0; config && config->attrs && i < config->numAttrs; i++)
@@ -238,8 +239,8 @@ static bool starts_early(const CUlaunchConfig *config)
     return false;
 }
 
-/* A launch that records an event, when its blocks have begun or say so: what the event stood for
- * before is over with, and what it stands for now is not followed. */
+/* Notes a launch that records an event, when its blocks have begun or signal it. What the event
+ * stood for before no longer holds, and the pool does not follow what it stands for now. */
 static void note_event(const CUlaunchAttribute *attribute)
 {
     struct pool *pool = NULL;
@@ -260,7 +261,8 @@ static void note_events(const CUlaunchConfig *config)
         note_event(&config->attrs[i]);
 }
 
-/* Before the launch: what is freed from then on is known to be in its way. */
+/* Called before the launch, so that every later free on the stream takes the early launch into
+ * account. */
 static void note_early_launch(const CUlaunchConfig *config, CUstream stream)
 {
     struct pool *pool = starts_early(config) ? pool_that_runs() : NULL;

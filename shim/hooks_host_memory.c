@@ -1,11 +1,11 @@
 /*
- * Pinned host memory, which the pool serves; and calls that take memory from the driver and that it
- * does not serve: these pass through, and are tried again when memory is short and the pool has
- * some to give back.
+ * Hooks of pinned host memory, which the pool serves, and of other calls that take memory from the
+ * driver. The latter pass through, and are retried when memory is short and the pool has some to
+ * release.
  */
 #include "hooks.h"
 
-/* After the driver has given out pinned memory by another call than the pool's own. */
+/* Called after the driver has handed out pinned memory by a call that was not the pool's own. */
 static CUresult tell_of_new_host(CUresult result, void *const *host)
 {
     CUdeviceptr address = result == CUDA_SUCCESS ? (CUdeviceptr)(uintptr_t)*host : 0;
@@ -24,8 +24,8 @@ HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags
     return tell_of_new(result, address);
 }
 
-/* Out of line, the first call in a process and one without the pool: what the pool serves is left
- * by a jump. */
+/* The first call in a process, and a call without the pool. Out of line, so that the hook leaves by
+ * a jump where the pool serves the call. */
 __attribute__((noinline)) static CUresult allocate_at_first(void **host, size_t bytes,
                                                             unsigned int flags)
 {
@@ -70,8 +70,8 @@ HOOK(cuMemFreeHost, (void *host))
     return pool ? pool_free_host(pool, host) : free_at_first(host);
 }
 
-/* Of free memory of the pool's the driver still knows, and the program is to see that it does not.
- */
+/* The pointer to ask the driver about. The driver still knows memory that is free in the pool, and
+ * the program must see it as unknown. */
 static void *shown(void *host)
 {
     struct pool *pool = the_pool();
@@ -100,8 +100,8 @@ static bool is_registered_by_pool(const void *host)
     return pool && pool_has_registered(pool, host);
 }
 
-/* Of what it has allocated itself the driver says another thing than of what was registered, and
- * the program is to see no difference. */
+/* The error as the driver gives it for memory that it has allocated. The pool registers some pinned
+ * memory itself, for which the driver's errors differ, and the program must see no difference. */
 static CUresult as_of_allocated(CUresult result, const void *host)
 {
     bool tells = result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ||
@@ -124,7 +124,7 @@ HOOK(cuMemHostRegister_v2, (void *host, size_t bytes, unsigned int flags))
 HOOK(cuMemHostUnregister, (void *host))
 {
     void *seen = shown(host);
-    /* What is free is nobody's, whoever has registered it. */
+    /* Free memory is nobody's, whoever has registered it. */
     if (seen != host || !is_registered_by_pool(host))
         return real_driver()->cuMemHostUnregister(seen);
     void *nobodys = (void *)(uintptr_t)NOBODYS_POINTER;
@@ -155,7 +155,7 @@ static uint64_t at_least_one(size_t number)
     return number ? number : 1;
 }
 
-/* What an array takes at least; 0: nobody knows, or it takes nothing by itself. */
+/* The least number of bytes that an array takes. 0: unknown, or the array itself takes none. */
 static uint64_t bytes_of_array3d(const CUDA_ARRAY3D_DESCRIPTOR *array)
 {
     uint64_t bytes = bytes_of_element(array->Format);

@@ -1,11 +1,12 @@
 /*
- * Work that ends only if the host acts: host functions, callbacks, waits for a value or for an
- * external semaphore. All pass through; the pool marks where they lie in their context's work.
+ * Hooks of work that ends only if the host acts: host functions, callbacks, waits for a value or
+ * for an external semaphore. All pass through. The pool marks where the work lies among the other
+ * work of its context.
  */
 #include "hooks_host_work.h"
 
-/* Both spellings of a function: in NAME_ptsz the NULL stream means the thread's own, which is in
- * the same context as the one that NULL means otherwise. */
+/* Defines the hooks of both spellings of a function. In NAME_ptsz the NULL stream is the thread's
+ * own, which is in the same context as the stream that NULL means in NAME. */
 #define HOST_WORK_HOOKS(name, parameters, arguments)                                               \
     HOOK(name, parameters)                                                                         \
     {                                                                                              \

@@ -1,5 +1,5 @@
 /*
- * Around driver calls that submit work which ends only if the host acts
+ * HOST_WORK wraps driver calls that submit work which ends only if the host acts
  * (core/contexts/host_work.h).
  */
 #ifndef CUDAPOOL_SHIM_HOOKS_HOST_WORK_H
@@ -7,7 +7,7 @@
 
 #include "hooks.h"
 
-/* The pool is started, if it was not: the work may still go on when there is memory of its. */
+/* Starts the pool if needed: the work may still be running when the pool has memory in use. */
 #define HOST_WORK(call, stream)                                                                    \
     ({                                                                                             \
         struct pool *work_pool_ = the_pool();                                                      \

@@ -1,12 +1,14 @@
 /*
- * Device memory: the calls that the pool serves, and the ones that tell of a pointer.
+ * Hooks of device memory: the calls that the pool serves, and the calls that describe or share a
+ * pointer. The program must see the sizes that it requested, and must not see memory that is free
+ * in the pool.
  */
 #include <string.h>
 
 #include "core/base/size_class.h"
 #include "hooks.h"
 
-/* Out of line: what the pool serves is left by a jump. */
+/* Out of line, so that the hook leaves by a jump where the pool serves the call. */
 __attribute__((noinline)) static CUresult allocate_without(CUdeviceptr *address, size_t bytes)
 {
     return tell_of_new(real_driver()->cuMemAlloc_v2(address, bytes), address);
@@ -17,7 +19,7 @@ __attribute__((noinline)) static CUresult free_without(CUdeviceptr address)
     return may_pass_by(address) ? real_driver()->cuMemFree_v2(address) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The first call in a process, and one without the pool. */
+/* The first call in a process, and a call without the pool. */
 __attribute__((noinline)) static CUresult allocate_at_first(CUdeviceptr *address, size_t bytes)
 {
     struct pool *pool = the_pool();
@@ -60,7 +62,7 @@ HOOK(cuMemGetInfo_v2, (size_t * free, size_t *total))
     return pool ? pool_memory_info(pool, free, total) : real_driver()->cuMemGetInfo_v2(free, total);
 }
 
-/* ---- what the driver says of a pointer: sizes as requested, and free memory unknown ---- */
+/* ---- questions about a pointer: sizes are as requested, free memory is unknown ---- */
 
 static struct pointer_answer ask_pointer(CUdeviceptr pointer)
 {
@@ -75,8 +77,8 @@ static CUdeviceptr shown(const struct pointer_answer *answer, CUdeviceptr pointe
     return answer->kind == POINTER_HIDDEN ? NOBODYS_POINTER : pointer;
 }
 
-/* Whether the memory is cut out of a larger block of the driver's, which is all that the driver
- * could show or change. */
+/* Whether the live memory is cut out of a larger block of the driver's. The driver could show or
+ * change only that whole block, so the request is counted as refused. */
 static bool is_part(const struct pointer_answer *answer)
 {
     if (answer->kind != POINTER_LIVE || !answer->part)
@@ -85,8 +87,8 @@ static bool is_part(const struct pointer_answer *answer)
     return true;
 }
 
-/* Before somebody beyond this process's streams learns of the memory: the pointer to ask the driver
- * with. False where nobody may. */
+/* Called before something outside this process's streams learns of the memory. Sets *pointer to the
+ * pointer to ask the driver with. False where the request is refused. */
 static bool share(CUdeviceptr *pointer)
 {
     struct pointer_answer answer = ask_pointer(*pointer);
@@ -109,8 +111,8 @@ HOOK(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr po
     return result;
 }
 
-/* Where the driver tells of what the pool has asked it for: tells of what the program has asked the
- * pool for. */
+/* Changes an attribute that describes what the pool asked the driver for into what the program
+ * asked the pool for. */
 static void tell_of_request(void *data, CUpointer_attribute attribute,
                             const struct pointer_answer *answer)
 {
@@ -146,8 +148,8 @@ static void tell_of_request(void *data, CUpointer_attribute attribute,
     }
 }
 
-/* The driver was asked about another pointer in the place of one to freed host memory, which it
- * takes for one to ordinary memory: the host's pointer is the pointer itself. */
+/* For a pointer to freed host memory the driver was asked about NOBODYS_POINTER, which it takes for
+ * ordinary memory. The host pointer of ordinary memory is the pointer itself. */
 static void tell_as_of_ordinary(void *data, CUpointer_attribute attribute, CUdeviceptr pointer)
 {
     CUdeviceptr *host = data;
@@ -155,7 +157,7 @@ static void tell_as_of_ordinary(void *data, CUpointer_attribute attribute, CUdev
         *host = pointer;
 }
 
-/* Tokens are of all that the driver knows by the pointer. */
+/* Whether the attribute is refused: tokens would cover all of the driver's block. */
 #define P2P_TOKENS_BYTES 16
 static bool is_refused(CUpointer_attribute attribute, const struct pointer_answer *answer)
 {
@@ -218,7 +220,7 @@ HOOK(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t b
                : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* What a multicast object maps, other devices reach. */
+/* Other devices reach what a multicast object maps. */
 HOOK(cuMulticastBindAddr, (CUmemGenericAllocationHandle multicast, size_t offset,
                            CUdeviceptr pointer, size_t bytes, unsigned long long flags))
 {

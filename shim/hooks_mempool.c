@@ -1,7 +1,7 @@
 /*
- * The program's memory pools: they are the driver's; the pool wants to know of them, and corrects
- * what the driver says of memory that it keeps. It is told of what becomes of them also by threads
- * that the driver has called back out of a call of the pool's own.
+ * Hooks of the program's memory pools, which are the driver's. The pool needs to know of them, and
+ * corrects the driver's answers about memory that the pool caches. Threads that the driver has
+ * called back from a call of the pool's also report what happens to a memory pool.
  */
 #include "hooks.h"
 
@@ -29,7 +29,8 @@ static bool is_in_device_memory(const CUmemPoolProps *properties)
            properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-/* The program was given a pool whose memory is there. Asking for one starts nothing. */
+/* Called after the driver has given the program a memory pool of this location and type. Asking the
+ * driver for one does not start the pool. */
 static CUresult tell_of_pool(CUresult result, const CUmemoryPool *handle,
                              const CUmemLocation *location, CUmemAllocationType type)
 {
@@ -115,7 +116,7 @@ HOOK(cuMemPoolExportPointer, (CUmemPoolPtrExportData * data, CUdeviceptr pointer
         pool_refused_export(pool, &answer);
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    /* Another process may reach it from here on. */
+    /* Another process may reach the memory from here on. */
     if (answer.kind == POINTER_LIVE)
         pool_share(pool, pointer);
     return real_driver()->cuMemPoolExportPointer(data, pointer);

@@ -1,5 +1,7 @@
 /*
- * Streams: their creation may run out of memory, and captures on them are counted.
+ * Hooks of streams. Creating a stream may run out of memory, so the call is retried after the pool
+ * has made room. The pool must also know when a stream is destroyed, and when a capture begins and
+ * ends.
  */
 #include "core/graph_memory/graph_objects.h"
 #include "hooks.h"
@@ -23,7 +25,7 @@ HOOK(cuGreenCtxStreamCreate,
     return WITH_ROOM(real->cuGreenCtxStreamCreate(stream, green, flags, priority));
 }
 
-/* A capturing stream takes its capture with it. */
+/* Destroying a capturing stream also ends its capture. */
 static CUresult destroy_beside_captures(struct pool *pool, CUresult (*driver)(CUstream),
                                         CUstream stream)
 {
@@ -59,7 +61,8 @@ HOOK(cuStreamDestroy_v2, (CUstream stream))
 
 /* ---- captures ---- */
 
-/* No fence is recorded between the driver's begin and our knowing of it. */
+/* The captures lock is held across the driver's begin, so that no fence is recorded before the pool
+ * knows of the capture. */
 #define BEGIN_CAPTURE(call, stream, per_thread)                                                    \
     BEGIN_AND_TELL(call, stream, pool_capture_began(pool_, stream, per_thread))
 
@@ -113,7 +116,7 @@ HOOK(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode))
     return BEGIN_CAPTURE(real_driver()->cuStreamBeginCapture_v2_ptsz(stream, mode), stream, true);
 }
 
-/* After a capture has perhaps begun into a graph that the program has. */
+/* Called after a capture has perhaps begun into a graph that the program already has. */
 static CUresult shared(CUresult result, CUgraph graph)
 {
     struct pool *pool = pool_to_tell();

@@ -1,11 +1,11 @@
 /*
- * Stream-ordered memory: served by the pool; where it does not serve a call, the driver's own,
- * which may run out of memory that the pool has to give back.
+ * Hooks of stream-ordered memory, which the pool serves. Where it does not serve a call, the
+ * driver's own is made, and retried when memory is short and the pool has some to release.
  */
 #include "hooks.h"
 
-/* What the pool makes of it; a call that it does not serve is made by the program itself. *result:
- * CUDA_SUCCESS before. */
+/* Asks the pool to serve the allocation. False: the hook makes the program's own driver call.
+ * *result is CUDA_SUCCESS before. */
 static bool allocate(CUdeviceptr *address, size_t bytes, const CUmemoryPool *from, CUstream stream,
                      CUresult *result)
 {
@@ -13,7 +13,7 @@ static bool allocate(CUdeviceptr *address, size_t bytes, const CUmemoryPool *fro
     return pool && pool_allocate_async(pool, address, bytes, from, stream, result);
 }
 
-/* Spelled out, the thread's own stream is the same in every function. */
+/* stream: the thread's own stream is spelled out, which means the same in every driver function. */
 static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream)
 {
     struct pool *pool = the_pool();
@@ -22,7 +22,8 @@ static CUresult free_on(free_async *driver, CUdeviceptr address, CUstream stream
     return may_pass_by(address) ? driver(address, stream) : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* The driver has answered an allocation in the stream's order. counted: it has failed before. */
+/* Called after the driver has answered a stream-ordered allocation. counted: the pool has already
+ * counted a failure of the request. */
 static CUresult allocated_on(const struct pool_request *request, bool counted, CUresult result,
                              const CUdeviceptr *address)
 {
@@ -32,7 +33,7 @@ static CUresult allocated_on(const struct pool_request *request, bool counted, C
     return tell_of_new(result, address);
 }
 
-/* An allocation that is not answered at once, of the device's current memory pool. */
+/* An allocation from the device's current memory pool that the quick path did not answer. */
 __attribute__((noinline)) static CUresult allocate_slowly(CUdeviceptr *address, size_t bytes,
                                                           CUmemoryPool none, CUstream stream)
 {
@@ -47,7 +48,8 @@ __attribute__((noinline)) static CUresult allocate_slowly(CUdeviceptr *address, 
     return allocated_on(&request, counted, result, address);
 }
 
-/* The same of the memory pool that the program names. */
+/* An allocation from the memory pool that the program names, which the quick path did not
+ * answer. */
 __attribute__((noinline)) static CUresult allocate_from_slowly(CUdeviceptr *address, size_t bytes,
                                                                CUmemoryPool from, CUstream stream)
 {
@@ -74,8 +76,8 @@ __attribute__((noinline)) static CUresult free_slowly_ptsz(CUdeviceptr address, 
     return free_on(real_driver()->cuMemFreeAsync_ptsz, address, stream);
 }
 
-/* Most calls end in the pool's functions below: the hooks jump there, and they to the slow ones
- * above, so that no call keeps its arguments for a second one. */
+/* The pool's functions below answer most calls. A hook leaves to them by a jump, and they leave to
+ * the slow functions above by a jump. So no call has to save its arguments for a second one. */
 static inline CUresult allocate_at_once(CUdeviceptr *address, size_t bytes, CUstream stream)
 {
     struct pool *pool = the_pool_at_once();

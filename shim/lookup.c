@@ -1,9 +1,10 @@
 /*
- * The ways to look a name up without meeting ourselves, and the names that we replace.
+ * Lookups that do not find this object's own exports, and the names of the functions that it
+ * replaces.
  *
- * dlsym.c calls all of this in every process, before any constructor and before a sanitizer's run
- * time is up, from any thread: it is as free of instrumentation, of calls into libc and of locks as
- * dlsym itself, but for the first call's dlvsym.
+ * dlsym.c calls all of this in every process, before any constructor, before a sanitizer's run time
+ * is ready, and from any thread. So this code has no instrumentation, no locks and no calls into
+ * libc. The one exception is the first call's dlvsym.
  */
 #include "lookup.h"
 
@@ -18,8 +19,8 @@ static const char *const entry_names[ENTRY_COUNT] = {
 #undef ENTRY_POINT
 };
 
-/* Found once; threads that race into the first call all find the same addresses. Relaxed: an
- * address is all there is, nothing is published with it. */
+/* Found once; threads that race into the first call all find the same addresses. Relaxed: only the
+ * address itself is published. */
 static _Atomic(dlsym_function *) glibc_dlsym_found;
 static _Atomic(dlsym_function *) next_dlsym_found;
 
@@ -30,13 +31,13 @@ UNINSTRUMENTED static void *no_dlsym(void *handle, const char *name)
     return NULL;
 }
 
-/* Bound at load: a lazily bound call would come from the dynamic linker where an LD_AUDIT library
+/* Bound at load. A lazily bound call would come from the dynamic linker where an LD_AUDIT library
  * wants to see it return (la_pltexit), and RTLD_NEXT means nothing there. */
 static void *(*const volatile bound_dlvsym)(void *, const char *, const char *) = dlvsym;
 
 /*
  * glibc's dlsym has had its first version in every release, so the lookup that comes first never
- * fails; a failing one would allocate its error message, from inside a malloc that is only just
+ * fails. A failing one would allocate its error message, perhaps inside a malloc that is just
  * looking for the next malloc.
  */
 UNINSTRUMENTED static dlsym_function *find_glibc_dlsym(void)
@@ -72,11 +73,12 @@ UNINSTRUMENTED dlsym_function *next_dlsym(void)
 UNINSTRUMENTED void *find_behind_us(const char *name)
 {
     void *found = next_dlsym()(RTLD_NEXT, name);
-    __asm__ volatile("" : "+r"(found)); /* no tail call: it would make our caller dlsym's */
+    __asm__ volatile("" : "+r"(found)); /* no tail call, or our caller would be dlsym's */
     return found;
 }
 
-/* Every driver function's name is cu and a capital letter: all other names stop here. */
+/* Every driver function's name begins with cu and a capital letter, so all other names stop
+ * here. */
 UNINSTRUMENTED static bool could_be_of_the_driver(const char *name)
 {
     return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';

@@ -1,5 +1,5 @@
 /*
- * Names of replaced functions, and the ways to look a name up without meeting ourselves.
+ * The names of replaced functions, and lookups of names that do not find this object's own exports.
  */
 #ifndef CUDAPOOL_SHIM_LOOKUP_H
 #define CUDAPOOL_SHIM_LOOKUP_H
@@ -8,7 +8,7 @@
 
 #include "shim.h"
 
-/* A number for every replaced function, in the order of the list. */
+/* A number for every replaced function, in the order of entry_points.def. */
 enum entry {
 #define ENTRY_POINT(name, parameters) ENTRY_##name,
 #include "entry_points.def"
@@ -17,8 +17,9 @@ enum entry {
     ENTRY_NONE = -1
 };
 
-/* Of what a lookup runs through: it may come before a sanitizer is ready to be called. The Makefile
- * compiles these files without the sanitizers' calls that no attribute turns off. */
+/* Marks every function that a lookup runs through, because a lookup may come before a sanitizer is
+ * ready. The Makefile compiles these files without the sanitizer calls that no attribute turns
+ * off. */
 #ifdef __clang__
 #define UNINSTRUMENTED                                                                             \
     __attribute__((no_sanitize("address", "thread", "undefined"), no_stack_protector,              \
@@ -31,18 +32,19 @@ enum entry {
 
 typedef void *dlsym_function(void *handle, const char *name);
 
-/* The entry that this name is, or ENTRY_NONE. No libc, no instrumentation. */
+/* The entry with this name, or ENTRY_NONE. Makes no libc call and is not instrumented. */
 HIDDEN int entry_of_name(const char *name);
 
-/* glibc's own dlsym: for our own questions, which no other preload shall answer. Never NULL. */
+/* glibc's own dlsym, for this object's own lookups, which no other preload shall answer. Never
+ * NULL. */
 HIDDEN dlsym_function *glibc_dlsym(void);
 
-/* The dlsym that the program would have called without us: glibc's, or that of a preload which
- * comes after ours. Never NULL. */
+/* The dlsym that the program would have called without this object: glibc's, or that of a preload
+ * which comes later. Never NULL. */
 HIDDEN dlsym_function *next_dlsym(void);
 
-/* The first definition of name in the objects after ours: dlsym(RTLD_NEXT, name) as this object's
- * own question. NULL and an error for dlerror where there is none. */
+/* The first definition of name in the objects after this one: dlsym(RTLD_NEXT, name), asked by this
+ * object itself. NULL, and an error for dlerror, where there is none. */
 HIDDEN void *find_behind_us(const char *name);
 
 #endif

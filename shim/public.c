@@ -1,5 +1,5 @@
 /*
- * The functions of cudapool.h.
+ * The exported functions of cudapool.h, which call the pool if there is one.
  */
 #include "core/cudapool.h"
 

@@ -1,9 +1,10 @@
 /*
- * The process's driver: where it is, and what it has.
+ * The process's driver: where it is, and which functions it has.
  *
- * Called by any thread, from constructors on. No lock: the dynamic linker has one of its own, under
- * which a constructor may call us, so that a lock held across dlopen or dlsym could deadlock with
- * it. Threads that race into the first call each resolve for themselves, and one result is kept.
+ * Any thread calls this file, from constructors on. It takes no lock of its own. The dynamic linker
+ * has one, under which a constructor may call us, so a lock held across dlopen or dlsym could
+ * deadlock with it. Threads that race into the first call each resolve all addresses, and one
+ * result is kept.
  */
 #include "real_driver.h"
 
@@ -19,20 +20,23 @@
 _Static_assert(ADDRESS_SLOTS >= 2 * ENTRY_COUNT, "the address map would fill up");
 _Static_assert(ENTRY_COUNT < SLOT_IS_FREE, "a slot of the address map is one byte");
 
-/* Everything that is known of the driver: filled by one thread, then published, then only read. */
+/* Everything that is known of the driver. One thread fills it and publishes it; after that it is
+ * only read. */
 struct resolution {
     struct real_driver real;
     struct driver core;
     bool core_has_all_it_requires;
-    void *address[ENTRY_COUNT];        /* the driver's own; NULL where it lacks the function */
+    void *address[ENTRY_COUNT];        /* the driver's own addresses; NULL where it lacks the
+                                          function */
     unsigned char slot[ADDRESS_SLOTS]; /* address -> entry, open addressing */
 };
 
-/* Release when a resolution is published, acquire when it is read. Never freed or replaced. */
+/* Release when a resolution is published, acquire when it is read. A published resolution is never
+ * freed or replaced. */
 static _Atomic(struct resolution *) published;
 
-/* Stand-ins for what is not there. They are called as functions of other types, and look at none
- * of the arguments. */
+/* Stand-ins for missing functions. They are called as functions of other types, and look at no
+ * argument. */
 static CUresult function_is_missing(void)
 {
     return CUDA_ERROR_NOT_FOUND;
@@ -50,7 +54,8 @@ static const struct real_driver no_driver = {
 #undef ENTRY_POINT
 };
 
-/* Past other preloads too: one whose functions call ours would otherwise call itself through us. */
+/* Bypasses the dlsym of other preloads: one whose functions call ours would otherwise call itself
+ * through us. */
 static void *find_in(void *source, const char *name)
 {
     return source == RTLD_NEXT ? find_behind_us(name) : glibc_dlsym()(source, name);
@@ -75,7 +80,7 @@ static int entry_at(const struct resolution *driver, const void *address)
     }
 }
 
-/* Of two names with one address, the first in the list keeps it. */
+/* Of two names with one address, the first one in the list keeps the address. */
 static void enter_address(struct resolution *driver, enum entry entry)
 {
     const void *address = driver->address[entry];
@@ -122,7 +127,8 @@ static void fill_core_driver(struct resolution *driver, void *source)
     driver->core_has_all_it_requires = all;
 }
 
-/* Makes this the process's driver, unless another thread was faster; the answer is what stands. */
+/* Makes this the process's driver, unless another thread was faster. Returns the resolution that is
+ * published. */
 static const struct resolution *publish(struct resolution *driver)
 {
     struct resolution *faster = NULL;
@@ -142,13 +148,13 @@ static const struct resolution *resolve(void *source)
     }
     fill_real_driver(driver, source);
     fill_core_driver(driver, source);
-    (void)dlerror(); /* what the driver lacks is no error that the program asked for */
+    (void)dlerror(); /* a missing function is no error that the program asked for */
     return publish(driver);
 }
 
 /*
- * The driver, if the process has loaded one. It is kept loaded from then on, since its addresses
- * are kept. NULL is not remembered: it may be loaded later.
+ * The driver, if the process has loaded one. It is kept loaded from then on, because its addresses
+ * are kept. NULL is not remembered, since the driver may be loaded later.
  */
 static const struct resolution *loaded_driver(void)
 {
@@ -161,8 +167,9 @@ static const struct resolution *loaded_driver(void)
 }
 
 /*
- * The driver of a program that has called one of our hooks. Without a libcuda.so.1 that can be one
- * of another name, linked with the program: what its calls would have reached without us.
+ * The driver of a program that has called one of our hooks. Without a libcuda.so.1, a driver of
+ * another name may be linked with the program. Without us the program's calls would have reached
+ * that one.
  */
 static const struct resolution *called_driver(void)
 {
@@ -171,7 +178,7 @@ static const struct resolution *called_driver(void)
         driver = resolve(RTLD_NEXT);
     }
     if (driver == NULL) {
-        (void)dlerror(); /* of our search, not of the program's */
+        (void)dlerror(); /* the error is of our search, not of the program's */
     }
     return driver;
 }

@@ -1,5 +1,6 @@
 /*
- * The driver that the process would use without us.
+ * The driver that the process would use without this object: its functions' addresses, as the hooks
+ * and the core call them.
  */
 #ifndef CUDAPOOL_SHIM_REAL_DRIVER_H
 #define CUDAPOOL_SHIM_REAL_DRIVER_H
@@ -19,25 +20,26 @@ struct real_driver {
 };
 
 /*
- * The real entry points, found on the first call in a process. Never NULL; a function that the
- * driver lacks is a function that returns CUDA_ERROR_NOT_FOUND, and all of them are
- * CUDA_ERROR_NOT_INITIALIZED ones where there is no driver. Safe from any thread, also from one
- * that is inside this very call (a constructor run by it): that one gets the not-found functions.
+ * The real entry points, found on the first call in a process. Never NULL.
+ *
+ * A function that the driver lacks is replaced by one that returns CUDA_ERROR_NOT_FOUND. Without a
+ * driver every function returns CUDA_ERROR_NOT_INITIALIZED. Any thread may call this, also from a
+ * constructor that runs inside this very call, which gets the not-found functions.
  */
 HIDDEN const struct real_driver *real_driver(void);
 
-/* The core's table, filled together with the real entry points. NULL where there is no driver or
- * it lacks a function that the core requires. */
+/* The core's table, filled together with the real entry points. NULL where there is no driver, or
+ * where it lacks a function that the core requires. */
 HIDDEN const struct driver *core_driver(void);
 
 /* Whether the process has loaded a driver that has this function. */
 HIDDEN bool driver_has(enum entry entry);
 
-/* Its address there, or NULL. */
+/* The function's address in that driver, or NULL. */
 HIDDEN void *driver_address(enum entry entry);
 
-/* The replaced function that the driver has at this address, or ENTRY_NONE. For a program that has
- * called the driver. */
+/* The replaced function that the driver has at this address, or ENTRY_NONE. To be called only in a
+ * program that has called the driver. */
 HIDDEN int entry_of_address(const void *address);
 
 #endif

@@ -1,12 +1,16 @@
 /*
- * All of this but the preparation runs in a destructor of this object: in whichever thread calls
- * exit, while others may still be allocating, and perhaps in a signal handler, while that same
- * thread is in the middle of a malloc. So it takes no lock and no memory of malloc's
+ * Writes the report when the process ends, and ends the process's figures, which are counters that
+ * other processes can read (core/figures/figures.h).
+ *
+ * All but report_prepare runs in a destructor of this object, in whichever thread calls exit. Other
+ * threads may still be allocating then. A signal handler may even call exit after it has
+ * interrupted a malloc of the same thread. So this code takes no lock and no memory of malloc's
  * (core/base/scratch.h), and makes no driver call.
  *
- * Nothing here can change how the program ends. Writing brings no signal and ends 100 ms after the
- * program came here, whoever does not read what is written (core/base/writing.h): a table that has
- * not found its way until then is cut, and a report that cannot be written is one line.
+ * Nothing here can change how the program ends. Writing raises no signal, and ends within 100 ms
+ * even if nobody reads what is written (core/base/writing.h). A table that is not written by then
+ * is cut off. If the report's file cannot be written, one line and the table are written to stderr
+ * instead.
  */
 #include "report_at_exit.h"
 
@@ -28,7 +32,8 @@
 #include "real_driver.h"
 #include "standard_error.h"
 
-/* When writing gives up, so that a report adds no more than 100 ms to the program's end. */
+/* Nanoseconds after which writing gives up. With the rest of the work, a report then delays the
+ * program's end by no more than 100 ms. */
 #define PATIENCE_NANOSECONDS UINT64_C(90000000)
 
 static bool counted_any_request(const struct report *report)
@@ -56,13 +61,13 @@ static void say_failure(const char *file, const char *error, uint64_t deadline)
 }
 
 /* ---- the table ----
- * It is printed to a stream, which is made while there may be malloc; what is printed there becomes
- * text in scratch memory. */
+ * report_prepare makes a stream while malloc may still be used. add_to_table collects what is
+ * printed to that stream, as text in scratch memory. */
 
 static FILE *table_stream;
 static char table_buffer[BUFSIZ];
 
-/* Of the one thread that makes a report. */
+/* Only the thread that writes the report uses this. */
 static struct {
     char *text;
     size_t bytes, room;
@@ -71,7 +76,7 @@ static struct {
 static ssize_t add_to_table(void *nothing, const char *text, size_t bytes)
 {
     (void)nothing;
-    /* And for a zero byte, with which it is text to be folded. */
+    /* fold_table needs one more byte, for the zero that ends the text. */
     if (bytes + 1 > table.room - table.bytes) {
         size_t room = 2 * (table.bytes + bytes + 1);
         char *longer = scratch_realloc(table.text, room);
@@ -97,7 +102,7 @@ void report_prepare(const struct run *run)
 
 static int write_to_file(const char *file, uint64_t deadline)
 {
-    /* Non-blocking: of a pipe that nobody reads an error is wanted, and no wait. */
+    /* O_NONBLOCK: a pipe that nobody reads gives an error, where open would otherwise wait. */
     int to = open(file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
     if (to < 0)
         return -1;
@@ -110,8 +115,9 @@ static int write_to_file(const char *file, uint64_t deadline)
     return result;
 }
 
-/* As wide as the terminal, where the table goes to one; never in colour, which only a terminal's
- * description could tell of. */
+/* Returns how to print the table. It is as wide as the terminal, if it is written to one. It has no
+ * colour: only terminfo tells whether the terminal has colours, and this code does not read
+ * terminfo. */
 static struct look look_of(const char *file)
 {
     struct look look = {.more = "CUDAPOOL_REPORT=FILE and cudapool report --all FILE"};
@@ -121,7 +127,7 @@ static struct look look_of(const char *file)
     return look;
 }
 
-/* The text that has been printed, in lines that fit the look. */
+/* Breaks the printed text into lines of the look's width. Returns 0 or -1. */
 static int fold_table(const struct look *look)
 {
     char *text = table.text;
@@ -135,7 +141,7 @@ static int fold_table(const struct look *look)
     return result;
 }
 
-/* 0, or -1 with errno. */
+/* Returns 0, or -1 with errno. */
 static int write_table(const struct report *report, const char *file, uint64_t deadline)
 {
     struct look look = look_of(file);
@@ -148,9 +154,10 @@ static int write_table(const struct report *report, const char *file, uint64_t d
                            : standard_error_write(table.text, table.bytes, deadline);
 }
 
-/* ---- where to ---- */
+/* ---- where the report is written ---- */
 
-/* The report goes where the figures are: who collects them reads either. */
+/* Whether the report's file is in the directory of the figures, and somebody collects them. The
+ * collector reads the report or the figures, whichever is there. */
 static bool is_collected(const struct run *run)
 {
     const char *directory = run->settings.figures.directory;
@@ -159,7 +166,8 @@ static bool is_collected(const struct run *run)
     return run->collected && strncmp(file, directory, length) == 0 && file[length] == '/';
 }
 
-/* The directory is removed once the reports have been collected. */
+/* Whether the file's directory no longer exists. The collector removes it once it has read the
+ * reports. */
 static bool directory_is_gone(const char *file)
 {
     char directory[PATH_MAX];
@@ -172,22 +180,23 @@ static bool directory_is_gone(const char *file)
     return access(directory, F_OK) != 0 && errno == ENOENT;
 }
 
-/* Whoever collects did so while the process was still running. */
+/* Whether somebody has collected the figures while this process was still running. A report would
+ * then come too late. */
 static bool came_too_late(const struct run *run, const char *file)
 {
     return is_collected(run) && (pool_figures_are_taken(run->pool) || directory_is_gone(file));
 }
 
-/* What a report needs room for: not on the stack, which is a small one where a signal handler that
- * has a stack of its own calls exit. */
+/* The buffers of a report. They are not on the stack: a signal handler that calls exit may run on a
+ * small stack of its own. */
 struct last_report {
     struct report report;
-    uint64_t deadline;   /* for writing */
+    uint64_t deadline;   /* of write_until: writing gives up then */
     char file[PATH_MAX]; /* empty: stderr */
     char error[2 * PATH_MAX];
 };
 
-/* Of a file that cannot be written nothing is lost. */
+/* Writes the report to stderr as a table, when its file cannot be written. */
 static void write_to_standard_error_instead(const struct last_report *last)
 {
     scratch_free(table.text);
@@ -199,7 +208,7 @@ static bool write_as_table(const struct last_report *last)
 {
     char buffer[32];
     bool written = write_table(&last->report, last->file, last->deadline) == 0;
-    /* Where stderr had no room for the table, it has none for this. */
+    /* Without a file the table went to stderr, where this message could not be written either. */
     if (!written && last->file[0] != '\0') {
         say_failure(last->file, error_text(errno, buffer), last->deadline);
         write_to_standard_error_instead(last);
@@ -214,7 +223,7 @@ static bool write_as_json(const struct run *run, struct last_report *last)
         return true;
     if (run->write_json(&last->report, file, last->deadline, last->error, sizeof last->error) == 0)
         return true;
-    /* The figures tell the same, to whoever collects them. */
+    /* No message is needed: whoever collects the figures finds the same numbers in them. */
     if (is_collected(run))
         return false;
     say_failure("", last->error, last->deadline);
@@ -223,7 +232,7 @@ static bool write_as_json(const struct run *run, struct last_report *last)
     return false;
 }
 
-/* To open a file may end the process. */
+/* Used after the process has restricted its system calls, when opening a file might end it. */
 static bool write_to_standard_error_only(const struct last_report *last)
 {
     if (last->file[0] != '\0')
@@ -251,7 +260,7 @@ static bool deliver(const struct run *run, struct last_report *last)
     return choice->at_exit == REPORT_TABLE ? write_as_table(last) : write_as_json(run, last);
 }
 
-/* False where there is a report that could not be delivered. */
+/* Returns false if the report could not be made, or not be written where the settings say. */
 static bool make_report(const struct run *run, struct last_report *last)
 {
     struct report *report = &last->report;
@@ -289,7 +298,8 @@ void report_at_exit(const struct run *run)
 {
     int saved_errno = errno;
     bool reported = run->settings.report.at_exit == REPORT_NONE || report(run);
-    /* Whoever collects sees by them that there was something to report. */
+    /* If the report was not delivered, the file of the figures stays. Whoever collects figures then
+     * sees that there was something to report. */
     pool_end_figures(run->pool, run->settings.figures.keep || (!reported && run->collected));
     errno = saved_errno;
 }

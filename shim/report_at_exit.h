@@ -1,5 +1,5 @@
 /*
- * The report that a process writes when it ends, and the end of its figures.
+ * The report that a process writes when it ends, and the end of its figures file.
  */
 #ifndef CUDAPOOL_SHIM_REPORT_AT_EXIT_H
 #define CUDAPOOL_SHIM_REPORT_AT_EXIT_H
@@ -22,16 +22,16 @@ typedef int report_writer(const struct report *report, const char *path, uint64_
 struct run {
     struct pool *pool;
     pid_t pid;        /* the process that started it */
-    uint64_t started; /* nanoseconds of CLOCK_MONOTONIC: the process itself */
+    uint64_t started; /* when the process itself started: nanoseconds of CLOCK_MONOTONIC */
     struct settings settings;
-    bool collected;            /* whoever started the process takes its figures, or its report */
-    report_writer *write_json; /* there when settings.report.at_exit is REPORT_JSON */
+    bool collected;            /* whoever started the process collects its figures or its report */
+    report_writer *write_json; /* set when settings.report.at_exit is REPORT_JSON */
 };
 
-/* Gets ready what a report at the process's end needs and cannot get then. */
+/* Prepares what a report at the process's end needs and cannot obtain then. */
 HIDDEN void report_prepare(const struct run *run);
 
-/* Writes the report, and ends the figures. Once, in the process that started the pool. */
+/* Writes the report and ends the figures. Called once, in the process that started the pool. */
 HIDDEN void report_at_exit(const struct run *run);
 
 #endif

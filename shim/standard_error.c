@@ -9,15 +9,15 @@
 #include "core/base/one_line.h"
 #include "core/base/writing.h"
 
-/* That one line may take at most, where its reader does not read. */
+/* Nanoseconds that one line may take at most, if its reader does not read. */
 #define PATIENCE_NANOSECONDS UINT64_C(100000000)
 
-/* Written before the program starts, and only read since. */
+/* What descriptor 2 was. Written before the program starts, and only read since. */
 static struct {
     bool known;
     dev_t device;
     ino_t inode;
-    dev_t special; /* the device that a device file is */
+    dev_t special; /* the device that a device file stands for */
 } at_start;
 
 __attribute__((constructor)) static void remember(void)
@@ -51,7 +51,7 @@ void say_until(const char *message, uint64_t deadline)
     make_printable(line, sizeof line - 1);
     size_t bytes = strlen(line);
     line[bytes++] = '\n';
-    /* Where it cannot be written, there is nowhere left to say so. */
+    /* If this fails, there is nowhere left to say so. */
     (void)standard_error_write(line, bytes, deadline);
 }
 

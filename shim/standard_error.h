@@ -1,11 +1,14 @@
 /*
- * The descriptor 2 that the process was started with, for the few words that the pool says.
+ * The descriptor 2 that the process was started with, where the pool writes its few messages.
  *
- * A program that is started without one, or closes it, gets the number 2 for the next file that it
- * opens, and must not find our words there. So it is remembered which file 2 was when this object
- * was loaded: one fstat, which is all that happens in a process before its first use of CUDA, since
- * afterwards the number may already be another file's. Nothing is written unless 2 still is that
- * file; and no write there waits, stops or ends the process (core/base/writing.h).
+ * A program that is started without descriptor 2, or closes it, gets the number 2 for the next file
+ * that it opens. The pool's messages must not end up in that file. So this object notes, when it is
+ * loaded, which file descriptor 2 is. That is one fstat, and all that happens in a process before
+ * its first use of CUDA. Any later moment would be too late, because the number may be another
+ * file's by then.
+ *
+ * Nothing is written unless 2 still is that file. No write there waits, stops or ends the process
+ * (core/base/writing.h).
  */
 #ifndef CUDAPOOL_SHIM_STANDARD_ERROR_H
 #define CUDAPOOL_SHIM_STANDARD_ERROR_H
@@ -16,17 +19,17 @@
 
 #include "shim.h"
 
-/* Whether descriptor 2 is what it was at the start. Any thread. */
+/* Whether descriptor 2 is the file that it was at the start. Any thread. */
 HIDDEN bool standard_error_is_ours(void);
 
-/* Writes the text there, or nothing where that is another file now. 0, or -1 with errno; deadline:
- * see write_until. Any thread. */
+/* Writes the text to descriptor 2, or nothing where that is another file now. Returns 0, or -1 with
+ * errno. deadline: see write_until. Any thread. */
 HIDDEN int standard_error_write(const char *text, size_t bytes, uint64_t deadline);
 
-/* Writes "cudapool: MESSAGE" and a newline there, in one piece. Any thread. */
+/* Writes "cudapool: MESSAGE" and a newline to descriptor 2, in one piece. Any thread. */
 HIDDEN void say(const char *message);
 
-/* The same, no later than at the deadline. */
+/* As say, no later than at the deadline. */
 HIDDEN void say_until(const char *message, uint64_t deadline);
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * Starting the pool: the environment, the settings, and who may start it; and at the process's end
- * the report.
+ * Starts the pool, and writes the report at the process's end.
  *
- * Nothing happens before a hook first asks for the pool. Then each thread that asks makes a plan
- * for itself: that may open files and shared objects, for which the dynamic linker takes its lock,
- * so no lock of ours is held. One thread carries its plan out, with nothing in it that waits for
- * another; the others wait for that. From then on the outcome is only read.
+ * Nothing happens before a hook first asks for the pool. Then each thread that asks makes a plan of
+ * its own: it reads the environment and the settings. That may open files and shared objects, for
+ * which the dynamic linker takes its lock, so no lock of ours is held. One thread carries its plan
+ * out, with no step that waits for another thread; the others wait for that. From then on the
+ * outcome is only read.
  */
 #include "start.h"
 
@@ -40,9 +40,9 @@
 #endif
 #endif
 
-/* The program's json-c and our jansson have names in common: neither may see the other's. With a
- * sanitizer, the library takes its memory from the sanitizer's malloc, as all of this build does.
- */
+/* The program's json-c and our jansson have names in common, and neither may see the other's. With
+ * a sanitizer, the library takes its memory from the sanitizer's malloc, as all of this build
+ * does. */
 #ifdef IS_SANITIZED
 #define PRIVATE_LIBRARY (RTLD_NOW | RTLD_LOCAL)
 #else
@@ -52,39 +52,43 @@
 typedef int settings_reader(const char *path, struct settings *settings, char *error,
                             size_t error_bytes);
 
-/* What one thread found out: the settings, or why the program runs without the pool. */
+/* What one thread has found out: the settings, or why the program runs without the pool. */
 struct plan {
     struct settings settings;
-    bool figures_for_somebody; /* the environment says where they go: who does, looks after them */
+    bool figures_for_somebody; /* the environment says where the figures go; whoever set that looks
+                                  after them */
     report_writer *write_json;
     struct thread_functions threads;
-    char why_not[MESSAGE_BYTES]; /* for stderr; may be empty */
+    char why_not[MESSAGE_BYTES]; /* a message for stderr; may be empty */
 };
 
 enum outcome { UNDECIDED, STARTED, OFF };
 
-/* Written by the thread that holds claimed_by, before it publishes pool and outcome. */
+/* Written by the thread that has set claimed_by, before it publishes pool_to_use and outcome. */
 static struct run run;
 
-/* The process whose thread carries out its plan; 0 as long as none does. */
+/* The process whose thread carries out its plan; 0 while none does. */
 static _Atomic pid_t claimed_by;
 
-/* Release when the pool is published, or taken away in a forked child; acquire when read, here and
- * in the_pool. */
+/* Release when the pool is published, or removed in a forked child. Acquire when it is read, here
+ * and in the_pool. */
 _Atomic(struct pool *) pool_to_use;
 static _Atomic enum outcome outcome;
 
-/* Set while this thread is starting the pool: what it calls may call hooks. */
+/* Set while this thread is starting the pool, because the functions that it calls may call
+ * hooks. */
 static _Thread_local bool thread_is_starting;
 
-/* crtbegin's name for this object, by which glibc forgets the handler when it is unloaded. */
+/* crtbegin's name for this object. By it, glibc drops the fork handler when the object is
+ * unloaded. */
 extern void *__dso_handle __attribute__((visibility("hidden")));
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void),
                              void *dso_handle);
 
 /* --- compute-sanitizer ----------------------------------------------------------------------- */
 
-/* The launcher that it loads first is also part of profilers, beside which the pool can run. */
+/* The launcher that compute-sanitizer loads first is also part of profilers, beside which the pool
+ * can run. */
 static bool is_compute_sanitizers(const char *path)
 {
     return strstr(path, "libsanitizer-collection") != NULL ||
@@ -100,7 +104,8 @@ static int note_compute_sanitizer(struct dl_phdr_info *object, size_t bytes, voi
     return *(bool *)found;
 }
 
-/* It checks the program's own allocations, which it knows by the driver calls. */
+/* compute-sanitizer checks the program's own allocations, which it knows by the driver calls. So
+ * the pool does not run beside it. */
 static bool runs_under_compute_sanitizer(void)
 {
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
@@ -115,8 +120,8 @@ static bool runs_under_compute_sanitizer(void)
 
 /* --- the library that reads settings and writes JSON ------------------------------------------ */
 
-/* The directory that this object was loaded from, and a slash. A relative name is as the program
- * was started; the dynamic linker has kept where that was. */
+/* The directory from which this object was loaded, and a slash. A relative name is relative to
+ * where the program was started, which the dynamic linker has remembered. */
 static bool find_own_directory(char *directory, size_t bytes)
 {
     Dl_info info;
@@ -137,9 +142,11 @@ static bool find_own_directory(char *directory, size_t bytes)
 typedef void *dlopen_function(const char *path, int mode);
 
 /*
- * The dlopen of glibc, past whoever interposes it. A sanitizer's run time in the program would end
- * the process: a library with RTLD_DEEPBIND takes its memory from libc's malloc, and what another
- * library frees of it is unknown to the sanitizer. Nobody but our library frees its memory.
+ * glibc's own dlopen, without whoever interposes it. A sanitizer's run time in the program would
+ * end the process at this call: a library with RTLD_DEEPBIND takes its memory from libc's malloc.
+ * The sanitizer does not know that memory when another library frees it. Here only our library
+ * frees its memory.
+ *
  * Before glibc 2.34 the function is in libdl.so.2, and since then in a library that this one needs.
  */
 static dlopen_function *glibc_dlopen(void)
@@ -149,7 +156,8 @@ static dlopen_function *glibc_dlopen(void)
     return found != NULL ? (dlopen_function *)found : dlopen;
 }
 
-/* A function of the library, or NULL and why not. The library stays open. */
+/* A function of the library. NULL where there is none, and why_not says why. The library stays
+ * open. */
 static void *find_in_config_library(const char *name, char *why_not)
 {
     char directory[PATH_MAX];
@@ -170,9 +178,9 @@ static void *find_in_config_library(const char *name, char *why_not)
 }
 
 /* --- the plan ----------------------------------------------------------------------------------
- * Each step answers whether the pool may start, and leaves in why_not what to say if not. */
+ * Each step returns whether the pool may start. If not, why_not says why. */
 
-/* NULL where it is not set, is empty, or belongs to whoever started a setuid program. */
+/* NULL where the variable is not set, is empty, or belongs to whoever started a setuid program. */
 static const char *setting_of_environment(const char *name)
 {
     const char *value = secure_getenv(name);
@@ -268,7 +276,7 @@ static bool make_plan(struct plan *plan)
            find_report_writer(plan);
 }
 
-/* Where they are not in libc they are in libpthread, which every process with threads has. */
+/* The functions are in libc, or else in libpthread, which every process with threads has loaded. */
 static struct thread_functions find_thread_functions(void)
 {
     dlsym_function *find = glibc_dlsym();
@@ -284,7 +292,7 @@ static struct thread_functions find_thread_functions(void)
 /* --- carrying it out ---------------------------------------------------------------------------
  */
 
-/* What prepare_fork has told of a fork in this thread. */
+/* The pool that prepare_fork has told of a fork in this thread. */
 static _Thread_local struct pool *forking_pool;
 
 static void prepare_fork(void)
@@ -301,7 +309,7 @@ static void forked(void)
     forking_pool = NULL;
 }
 
-/* The child of a process that has a pool has none: its contexts are not the child's. */
+/* A forked child has no pool: the contexts of its parent are not the child's. */
 static void forget_the_pool(void)
 {
     struct pool *pool = atomic_exchange_explicit(&pool_to_use, NULL, memory_order_acq_rel);
@@ -354,7 +362,8 @@ static void carry_out(struct plan *plan, bool may_start, const struct driver *dr
     atomic_store_explicit(&outcome, STARTED, memory_order_release);
 }
 
-/* A child forked meanwhile does not have the thread that would end the wait. */
+/* Also ends in a child that is forked during the wait, which lacks the thread that would decide the
+ * outcome. */
 static void wait_for_the_outcome(void)
 {
     uint64_t started = monotonic_now();
@@ -371,7 +380,7 @@ static bool claim(void)
                                                    memory_order_relaxed, memory_order_relaxed);
 }
 
-/* Without a driver nothing is decided: one may be loaded later. */
+/* Without a driver nothing is decided, because one may be loaded later. */
 static void start(void)
 {
     const struct driver *driver = core_driver();
@@ -403,7 +412,7 @@ struct pool *start_unless_decided(void)
 
 /* --- the end ---------------------------------------------------------------------------------- */
 
-/* False where none did, or its parent. Any thread. */
+/* False where no process did, or where the parent did. Any thread. */
 static bool this_process_started_the_pool(void)
 {
     bool started = atomic_load_explicit(&pool_to_use, memory_order_acquire) != NULL;

@@ -11,9 +11,10 @@
 #include "shim.h"
 
 /*
- * The pool, started on the first call. NULL where the program runs without it: switched off,
- * unreadable settings, no usable driver, a forked child, under compute-sanitizer, or the calling
- * thread is already inside a driver call that the pool made (a profiler calling back).
+ * The pool, started on the first call. NULL where the program runs without it. The reasons are:
+ * switched off, unreadable settings, no usable driver, a forked child, compute-sanitizer. It is
+ * also NULL where the calling thread is inside a driver call that the pool made (a profiler calling
+ * back).
  */
 HIDDEN extern _Atomic(struct pool *) pool_to_use;
 HIDDEN struct pool *start_unless_decided(void);
@@ -25,7 +26,7 @@ static inline struct pool *the_pool(void)
     return pool && !is_inside_driver() ? pool : NULL;
 }
 
-/* The same without starting it. */
+/* The pool if it has been started, else NULL; otherwise as the_pool. */
 static inline struct pool *the_pool_at_once(void)
 {
     struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);

@@ -1,5 +1,5 @@
 /*
- * Applying the rules of advice, and telling what they found (advice.h).
+ * Applies the rules of advice_rules.h, and prints the advice that they give (advice.h).
  */
 #include "advice.h"
 
@@ -10,7 +10,8 @@
 #include "core/base/readable.h"
 #include "core/figures/report_table.h"
 
-/* Of fewer requests nothing but failures is told. */
+/* A kind of memory with fewer requests gets advice only on failed requests and frees that
+ * waited. */
 #define LEAST_REQUESTS 100
 
 static const struct rule {
@@ -31,7 +32,8 @@ static const struct neighbour_rule {
 #undef RULE
 };
 
-/* The smallest device's, so that what is proposed fits all. */
+/* Returns the bytes of the smallest device, so that a proposed size fits every device. 0: not
+ * known. */
 static uint64_t device_bytes(const struct summary *summary)
 {
     uint64_t least = 0;
@@ -63,10 +65,10 @@ static const struct device_limits *limits_of(const struct summary *summary)
     return NULL;
 }
 
-/* The most that a setting allows. */
+/* The largest size that a setting may have: bytes. */
 #define SIZE_MOST (UINT64_C(1) << 50)
 
-/* NULL where the kind has none. */
+/* Returns NULL if the kind has no growth budget. */
 static const struct byte_size *growth_budget_of(const struct settings *settings,
                                                 enum memory_kind kind)
 {
@@ -88,7 +90,7 @@ static uint64_t wall_nanoseconds(const struct summary *summary)
     return seconds >= 0 && seconds < (double)SECOND ? (uint64_t)(seconds * 1e9) : UINT64_MAX;
 }
 
-/* False for a kind that the settings do not know. */
+/* Returns false for a kind of memory that this version of cudapool does not know. */
 static bool describe_case(const struct summary *summary, const struct report_kind *kind,
                           struct case_at_hand *at_hand)
 {
@@ -118,7 +120,8 @@ static bool describe_case(const struct summary *summary, const struct report_kin
     return true;
 }
 
-/* Two rules may be about one setting: the first has it. */
+/* Whether advice on the setting was found already. Of two rules about one setting, the first one
+ * wins. */
 static bool is_about_the_same(const struct advice *found, size_t count, const char *setting)
 {
     for (size_t i = 0; i < count; i++)
@@ -127,7 +130,8 @@ static bool is_about_the_same(const struct advice *found, size_t count, const ch
     return false;
 }
 
-/* Puts the kind's name before the setting's, and the whole where the text leaves room for it. */
+/* Prefixes the setting with the kind's name. Replaces %s in the text with the setting's full
+ * name. */
 static void name_setting(const char *kind, struct advice *advice)
 {
     char name[64], text[ADVICE_TEXT_BYTES];
@@ -135,7 +139,7 @@ static void name_setting(const char *kind, struct advice *advice)
 
     if (advice->setting[0] == '\0')
         return;
-    /* Limits are one for all kinds. */
+    /* Limits apply to all kinds together, so the names of their settings contain no kind. */
     if (strncmp(advice->setting, "limits.", 7) == 0)
         snprintf(name, sizeof(name), "%s", advice->setting);
     else
@@ -201,7 +205,7 @@ size_t find_advice(const struct summary *summary, struct advice advice[ADVICE_MO
     return advise_on_neighbours(summary, advice, count);
 }
 
-/* --- telling them -------------------------------------------------------------------------------
+/* --- printing -----------------------------------------------------------------------------------
  */
 
 void explain_no_advice(const struct summary *summary, char text[ADVICE_TEXT_BYTES])

@@ -1,9 +1,10 @@
 /*
- * Advice on the settings, in plain words, out of what a run did.
+ * Advice in plain words on the settings, derived from what a run did.
  *
- * Each rule looks at one kind of memory under the settings that were in force, and says what it
- * found, in numbers; where another value of a setting may help, it proposes that. Advice is a
- * proposal to try: whether it helps, `cudapool report --compare` of two runs tells.
+ * Each rule (advice_rules.h) examines one kind of memory under the settings that were in force, and
+ * states its finding in numbers. Where another value of a setting may help, the rule proposes that
+ * value. Advice is only a proposal to try: `cudapool report --compare` of two runs tells whether it
+ * helps.
  */
 #ifndef CUDAPOOL_TOOLS_ADVICE_H
 #define CUDAPOOL_TOOLS_ADVICE_H
@@ -13,17 +14,17 @@
 #include "advice_case.h"
 #include "summary.h"
 
-/* More is never found. */
+/* The most advice that find_advice returns. */
 #define ADVICE_MOST 48
 
-/* Fills advice, most helpful first. How many. */
+/* Fills advice, most helpful first. Returns how many were found. */
 size_t find_advice(const struct summary *summary, struct advice advice[ADVICE_MOST]);
 
-/* What there is to say where no rule found anything: that it went well, or that it can't be told.
- */
+/* Writes what to say if no rule found anything: that the run went well, or that it is too short to
+ * tell. */
 void explain_no_advice(const struct summary *summary, char text[ADVICE_TEXT_BYTES]);
 
-/* A line for each, below a table; nothing where there is none. */
+/* Prints one line for each piece of advice, below a table. Prints nothing if there is no advice. */
 void print_advice(const struct summary *summary, FILE *out);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Values as a settings file spells them (advice_case.h).
+ * Spells values as a settings file does (advice_case.h).
  */
 #include "advice_case.h"
 

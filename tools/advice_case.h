@@ -1,5 +1,6 @@
 /*
- * What the rules of advice look at, what they find, and what they share.
+ * The types that the rules of advice work on, and the helpers that they share. A rule reads one
+ * struct case_at_hand, or struct case_of_neighbours, and fills one struct advice. Sizes are bytes.
  */
 #ifndef CUDAPOOL_TOOLS_ADVICE_CASE_H
 #define CUDAPOOL_TOOLS_ADVICE_CASE_H
@@ -14,38 +15,37 @@
 #define ADVICE_TEXT_BYTES 640
 
 struct advice {
-    const char *rule; /* its name, for programs */
+    const char *rule; /* the rule's name, for programs that read the advice */
     char setting[64]; /* "device.growth_budget"; empty: no setting helps */
-    char from[64];    /* the value in force, and the one to try, as a settings file spells them */
-    char to[64];      /* without quotation marks */
+    char from[64];    /* the value in force, spelled as in a settings file, */
+    char to[64];      /* and the value to try; both without quotation marks */
     char text[ADVICE_TEXT_BYTES];
 };
 
 #define MIB    (1ull << 20)
 #define SECOND 1000000000ull
 
-/* One kind of memory, in one run. */
+/* One kind of memory in one run, with the settings that apply to it. */
 struct case_at_hand {
     const struct report_kind *kind;
     uint64_t device_bytes; /* of the smallest device */
-    uint64_t memory_bytes; /* of what the kind's memory is taken from: the same; or what a setting
-                              may say at most, where no report says how much that is */
+    uint64_t memory_bytes; /* of the memory that the kind is taken from. For host memory, whose size
+                              no report has, the most that a setting allows */
     bool is_of_device;     /* memory_kind_is_of_device */
     const struct bucket_settings *buckets;
     const struct cap_settings *caps;
-    const struct byte_size *growth_budget; /* NULL where the kind has none */
+    const struct byte_size *growth_budget; /* NULL if the kind has none */
     bool free_synchronizes;
     uint64_t release_after_idle_ns;
     const struct settings *settings;
-    const struct device_limits *limits; /* of the first device that names any; NULL: none does */
-    uint64_t others_held_bytes;         /* the most that was held elsewhere when memory ran out */
-    uint64_t
-        wall_ns; /* of all processes together: from the first one's start to the last one's end */
-    uint64_t captured; /* requests that came while captures went on; counted for device memory */
-    size_t found;      /* by the rules before, of this kind */
+    const struct device_limits *limits; /* of the first device that has any; NULL: none has */
+    uint64_t others_held_bytes;         /* the most held outside the pool when memory ran out */
+    uint64_t wall_ns;  /* from the start of the first process to the end of the last */
+    uint64_t captured; /* requests during stream captures; counted for device memory only */
+    size_t found;      /* rules that have applied to this kind so far */
 };
 
-/* What went on beside the processes of one run, on all of its devices. */
+/* What the processes of one run and other processes did to each other, on all devices. */
 struct case_of_neighbours {
     struct report_neighbours neighbours;
     uint64_t device_bytes; /* of the smallest device */
@@ -57,7 +57,7 @@ static inline bool is_a_tenth(uint64_t part, uint64_t whole)
     return part > 0 && part >= whole / 10;
 }
 
-/* Frees have waited for long, or often. */
+/* Whether frees waited for the GPU often or long: a tenth of the frees, or of the wall time. */
 static inline bool frees_have_waited(const struct case_at_hand *at_hand)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -71,14 +71,14 @@ static inline bool misses_most(const struct report_counters *counters)
     return counters->misses > counters->requests / 2;
 }
 
-/* Whether anybody knows how many bytes a size of the kind's is. A report does not say how much
- * memory its machine has. */
+/* Whether the size can be converted to bytes. A percentage of host memory cannot, because a report
+ * does not say how much memory its machine has. */
 static inline bool is_known(const struct case_at_hand *at_hand, const struct byte_size *size)
 {
     return at_hand->is_of_device || !(size->percent > 0);
 }
 
-/* A value as a settings file spells it, without quotation marks. */
+/* Write a value as a settings file spells it, without quotation marks. */
 void spell_size(const struct byte_size *size, char text[64]);
 void spell_bytes(uint64_t bytes, char text[64]);
 

@@ -1,12 +1,12 @@
 /*
- * Rules of advice about other processes on the devices (advice_rules.h).
+ * The rules of advice about other processes on the devices (advice_rules.h).
  */
 #include <stdio.h>
 
 #include "advice_rules.h"
 #include "core/base/readable.h"
 
-/* Whoever does not answer is stopped, or stuck, and what it caches stays there. */
+/* A process that does not answer a demand is stopped or stuck. Its cached memory stays with it. */
 bool neighbours_are_silent(const struct case_of_neighbours *at_hand, struct advice *advice)
 {
     const struct report_neighbours *neighbours = &at_hand->neighbours;
@@ -23,7 +23,7 @@ bool neighbours_are_silent(const struct case_of_neighbours *at_hand, struct advi
     return true;
 }
 
-/* Half of what a size is; 0 of what is next to nothing. */
+/* Returns half of a size. A number of bytes becomes whole MiB: 0 if it is less than 2 MiB. */
 static struct byte_size half_of(const struct byte_size *size)
 {
     struct byte_size half = {.bytes = size->bytes / 2 / MIB * MIB, .percent = size->percent / 2};
@@ -31,7 +31,8 @@ static struct byte_size half_of(const struct byte_size *size)
     return half;
 }
 
-/* What was given back so that leave_free stays free is missed here. */
+/* The pool released memory so that neighbours.leave_free stays free. This program then lacks that
+ * memory in its cache. */
 bool much_is_left_free(const struct case_of_neighbours *at_hand, struct advice *advice)
 {
     const struct report_exchange *left = &at_hand->neighbours.left;

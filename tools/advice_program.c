@@ -1,5 +1,5 @@
 /*
- * Rules of advice about what the program does (advice_rules.h).
+ * The rules of advice about what the program does (advice_rules.h).
  */
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "core/base/readable.h"
 #include "core/figures/report_table.h"
 
-/* Frees that waited as the driver's would have. */
+/* Many frees waited for the GPU, as the driver's own frees do. */
 bool frees_wait(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -39,7 +39,7 @@ bool frees_wait(const struct case_at_hand *at_hand, struct advice *advice)
     return true;
 }
 
-/* Nothing comes back that could be handed out again. */
+/* Most requests miss because the program frees almost nothing. */
 bool memory_is_never_freed(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -54,8 +54,8 @@ bool memory_is_never_freed(const struct case_at_hand *at_hand, struct advice *ad
     return true;
 }
 
-/* Most captures forbid what the driver is asked meanwhile, and are spoilt by it. The setting is not
- * for a trial to change: a program may count on the error. */
+/* In most capture modes, an allocation by the driver fails and spoils the capture. The rule does
+ * not name a setting to try, because a program may rely on that error. */
 bool captures_go_to_the_driver(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -77,7 +77,8 @@ bool captures_go_to_the_driver(const struct case_at_hand *at_hand, struct advice
     return true;
 }
 
-/* Fewer requests to each size than a pool can live on. */
+/* Each size is requested too seldom, fewer than four times on average, for cached blocks to be
+ * reused. */
 bool sizes_do_not_come_back(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -103,7 +104,8 @@ bool sizes_do_not_come_back(const struct case_at_hand *at_hand, struct advice *a
     return true;
 }
 
-/* The first of the ways for a block from stream to stream that is switched off. */
+/* The first setting that is off and would let one stream reuse blocks freed on another. NULL: all
+ * are on. */
 static const char *closed_way(const struct reuse_settings *reuse)
 {
     if (!reuse->follow_event_dependencies)
@@ -113,7 +115,7 @@ static const char *closed_way(const struct reuse_settings *reuse)
     return reuse->internal_dependencies ? NULL : "reuse.internal_dependencies";
 }
 
-/* Blocks lie free on one stream while another asks for some. */
+/* Requests on one stream miss while blocks of other streams are free. */
 bool blocks_are_on_other_streams(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -136,7 +138,7 @@ bool blocks_are_on_other_streams(const struct case_at_hand *at_hand, struct advi
     return true;
 }
 
-/* What the pool keeps is missing elsewhere. */
+/* The pool reserves more than twice what the program has in use. Others may need that memory. */
 bool much_is_reserved(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -160,7 +162,7 @@ bool much_is_reserved(const struct case_at_hand *at_hand, struct advice *advice)
     return true;
 }
 
-/* Most requests missed, and no rule before has found why. */
+/* Most requests missed, and no rule before this one has found why. */
 bool most_requests_miss(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;

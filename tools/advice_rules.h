@@ -1,20 +1,21 @@
 /*
- * The rules of advice.
+ * The rules of advice, which advice.c applies.
  *
- * A rule fills setting (without the kind's name), from, to and text of an advice; false where there
- * is nothing to say. It speaks only where what it found is at least a tenth of what it is about;
- * only failures are always told. Those that propose another value of a setting are in
- * advice_settings.c, those about what the program does in advice_program.c, those about other
- * processes, which look at all kinds of memory together and name settings in full, in
- * advice_neighbours.c.
+ * A rule fills setting (without the kind's name), from, to and text of an advice. It returns false
+ * if it has nothing to say. Apart from failures, which are always reported, a rule applies only if
+ * what it found is at least a tenth of what it is about.
+ *
+ * The rules in advice_settings.c propose another value of a setting. Those in advice_program.c are
+ * about what the program does. Those in advice_neighbours.c are about other processes; they look at
+ * all kinds of memory together and write the full name of a setting.
  */
 #ifndef CUDAPOOL_TOOLS_ADVICE_RULES_H
 #define CUDAPOOL_TOOLS_ADVICE_RULES_H
 
 #include "advice_case.h"
 
-/* All of them, in the order in which what they find is printed: most_requests_miss speaks where
- * none before it has found why. */
+/* All rules, in the order in which their advice is printed. most_requests_miss applies only if no
+ * rule before it applied to the same kind. */
 #define ADVICE_RULES(RULE)                                                                         \
     RULE(requests_fail_at_the_limit)                                                               \
     RULE(requests_fail_at_the_groups_limit)                                                        \

@@ -1,5 +1,5 @@
 /*
- * Rules of advice that propose another value of a setting (advice_rules.h).
+ * The rules of advice that propose another value of a setting (advice_rules.h).
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,8 +25,8 @@ static uint64_t cap_evictions(const struct report_counters *counters)
     return counters->evictions.cap;
 }
 
-/* The bucket of which there is most, of those that are kept, or of all. NULL where there is none.
- */
+/* The bucket with the largest value of a measure; NULL if the measure is 0 everywhere. If `kept` is
+ * set, leaves out the bucket of requests that are not cached. */
 static const struct report_bucket *worst_of(const struct report_kind *kind, measure *of, bool kept)
 {
     const struct report_bucket *worst = NULL;
@@ -53,7 +53,7 @@ static const struct report_counters *not_kept(const struct report_kind *kind)
     return NULL;
 }
 
-/* Twice as much, in whole MiB; at least least, at most half of the memory. */
+/* Returns twice as much, in whole MiB: at least least, at most half of the memory. */
 static uint64_t twice(uint64_t bytes, uint64_t least, uint64_t memory_bytes)
 {
     uint64_t most = memory_bytes / 2, wanted = bytes > UINT64_MAX / 2 ? UINT64_MAX : bytes * 2;
@@ -83,7 +83,8 @@ static uint64_t memory_failures(const struct report_counters *counters)
     return counters->failures.memory;
 }
 
-/* "50 MiB"; of sizes that are not kept it is what all requests for them were, refused or not. */
+/* Writes the size of a bucket's requests: "50 MiB". For requests that are not cached, writes the
+ * average over all of them, failed ones included. */
 static void spell_requests_size(const struct report_bucket *bucket, char text[2 * READABLE_BYTES])
 {
     const struct report_counters *counters = &bucket->counters;
@@ -97,7 +98,8 @@ static void spell_requests_size(const struct report_bucket *bucket, char text[2 
              bucket->bytes != 0 || counters->requests == 1 ? "" : " on average");
 }
 
-/* "6 requests of 50 MiB", or the size of most of them. */
+/* Writes "6 requests of 50 MiB". If they were of several sizes, writes the size that failed most.
+ */
 static void spell_failures(const struct report_kind *kind, measure *of, char text[160])
 {
     uint64_t all = of(&kind->totals);
@@ -118,7 +120,7 @@ static void spell_failures(const struct report_kind *kind, measure *of, char tex
                  (unsigned long long)most, bucket);
 }
 
-/* Twice the setting's limit, or the whole device. */
+/* Proposes twice the limit, or the whole device. */
 static void propose_limit(const struct case_at_hand *at_hand, const char *setting,
                           const struct byte_size *limit, const char *failures,
                           struct advice *advice)
@@ -139,7 +141,7 @@ static void propose_limit(const struct case_at_hand *at_hand, const char *settin
              of_group ? ", which all of its processes share" : "", advice->from, advice->to);
 }
 
-/* A limit that no setting says: the container's. */
+/* Blames a limit that no setting states: the container's. */
 static void blame_container(const struct device_limits *limits, const char *failures, bool of_group,
                             struct advice *advice)
 {
@@ -155,7 +157,7 @@ static void blame_container(const struct device_limits *limits, const char *fail
              from, from[0] != '\0' ? " in the environment)" : "");
 }
 
-/* The program asked for more than it may have. */
+/* The program asked for more than its limit allows. */
 bool requests_fail_at_the_limit(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct byte_size *limit = &at_hand->settings->limits.device_bytes;
@@ -171,7 +173,7 @@ bool requests_fail_at_the_limit(const struct case_at_hand *at_hand, struct advic
     return true;
 }
 
-/* All processes of the group asked for more than they may have. */
+/* The processes of the group together asked for more than its limit allows. */
 bool requests_fail_at_the_groups_limit(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct byte_size *limit = &at_hand->settings->limits.group_bytes;
@@ -220,7 +222,7 @@ bool requests_fail_for_memory(const struct case_at_hand *at_hand, struct advice 
 /* --- what could be larger, or smaller -----------------------------------------------------------
  */
 
-/* Allocations that waited for the GPU would have had a new block under a larger budget. */
+/* Allocations waited for the GPU. With a larger budget, they would have had a new block. */
 bool growth_budget_is_short(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -253,7 +255,7 @@ static uint64_t six_times_as_long(uint64_t nanoseconds)
     return nanoseconds < SECOND ? 10 * SECOND : nanoseconds * 6;
 }
 
-/* Blocks went back for being unused, and were missed later. */
+/* Blocks were released to the driver because they were idle, and their sizes missed later. */
 bool idle_blocks_are_missed(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -279,8 +281,9 @@ bool idle_blocks_are_missed(const struct case_at_hand *at_hand, struct advice *a
     return true;
 }
 
-/* Whether the run has come up to the cap on free bytes. One that nobody knows in bytes is taken to
- * have been reached where the reserve ratio was not. */
+/* Whether the run reached the cap on cached bytes. A percentage of host memory cannot be compared
+ * with the peak. Such a cap counts as reached if it is below 50 % and the reserve ratio was not
+ * reached. */
 static bool is_at_the_cap(const struct case_at_hand *at_hand)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -294,7 +297,7 @@ static bool is_at_the_cap(const struct case_at_hand *at_hand)
     return bytes < at_hand->memory_bytes && free_at_peak >= bytes / 10 * 9;
 }
 
-/* Twice as much, as a share where nobody knows it in bytes. */
+/* Proposes twice the cap: in bytes, or as a percentage if it cannot be converted to bytes. */
 static void propose_cap(const struct case_at_hand *at_hand, struct advice *advice)
 {
     struct byte_size cap = at_hand->caps->cached;
@@ -309,8 +312,8 @@ static void propose_cap(const struct case_at_hand *at_hand, struct advice *advic
     spell_size(&cap, advice->to);
 }
 
-/* Which of the three caps was in the way: the one that the run has come up to; otherwise the
- * reserve ratio, the only one that does not show in a peak. */
+/* Chooses which of the three caps to raise: the one that the run reached. Otherwise it is the
+ * reserve ratio, the only one that does not show in a peak. Fills from and to of the advice. */
 static const char *choose_cap(const struct case_at_hand *at_hand, const struct report_bucket *worst,
                               struct advice *advice)
 {
@@ -339,7 +342,7 @@ static const char *choose_cap(const struct case_at_hand *at_hand, const struct r
     return "caps.reserve_ratio";
 }
 
-/* Blocks went back for being too many, and were missed later. */
+/* Blocks were released to the driver because of a cap, and their sizes missed later. */
 bool caps_are_low(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -365,7 +368,7 @@ bool caps_are_low(const struct case_at_hand *at_hand, struct advice *advice)
     return true;
 }
 
-/* Memory ran out, and what the pool kept had to go back first. */
+/* Memory ran out, and the pool had to release cached blocks before an allocation succeeded. */
 bool memory_ran_out(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -387,7 +390,7 @@ bool memory_ran_out(const struct case_at_hand *at_hand, struct advice *advice)
     return true;
 }
 
-/* Requests that are not kept for reuse. */
+/* Many requests are over the largest bucket, so that their blocks are not cached. */
 bool large_requests_are_not_kept(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *large = not_kept(at_hand->kind);
@@ -408,7 +411,7 @@ bool large_requests_are_not_kept(const struct case_at_hand *at_hand, struct advi
     return true;
 }
 
-/* Powers of two, or few steps, waste memory. */
+/* Rounding up to powers of two, or with few steps per doubling, wastes memory. */
 bool rounding_wastes_memory(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;
@@ -440,8 +443,8 @@ bool rounding_wastes_memory(const struct case_at_hand *at_hand, struct advice *a
     return true;
 }
 
-/* Sizes that come back too seldom for blocks of them to be kept until then: most were the driver's
- * to free, or gave way to others. */
+/* Sizes recur so seldom that most of their blocks have been released by then: the driver answered
+ * the program's free, or a cap was exceeded. */
 bool blocks_go_back_before_they_are_wanted(const struct case_at_hand *at_hand,
                                            struct advice *advice)
 {
@@ -470,7 +473,7 @@ bool blocks_go_back_before_they_are_wanted(const struct case_at_hand *at_hand,
     return true;
 }
 
-/* Sizes that never come back exactly. */
+/* With the policy exact, most requests miss because exact sizes do not recur. */
 bool exact_sizes_do_not_come_back(const struct case_at_hand *at_hand, struct advice *advice)
 {
     const struct report_counters *totals = &at_hand->kind->totals;

@@ -1,5 +1,6 @@
 /*
- * cudapool check: is a settings file right, and what does it say?
+ * cudapool check: validates settings files, and says in words what they mean. Every file is
+ * checked; the exit status is 2 if one of them, or a limit in the environment, is not valid.
  */
 #include <getopt.h>
 #include <inttypes.h>
@@ -20,8 +21,8 @@
 
 struct check {
     struct settings settings, defaults;
-    bool all;  /* and not only what differs from the defaults */
-    FILE *out; /* lines that are too long for the terminal are folded on their way to stdout */
+    bool all;  /* show every setting, not only those that differ from the defaults */
+    FILE *out; /* stdout, or a stream to it that folds lines too long for the terminal */
 };
 
 static bool is_in_group(const struct setting *setting, const char *group)
@@ -52,7 +53,7 @@ static void explain_setting(const struct check *check, const struct setting *set
     json_decref(json);
 }
 
-/* The group's settings that are to be shown, below its title. */
+/* Prints the group's settings that are to be shown, below its title. */
 static void explain_group(const struct check *check, const struct setting_group *group)
 {
     bool titled = false;
@@ -116,7 +117,8 @@ static void explain_variable(const struct check *check, const struct limit_varia
                 device, process ? "the process and " : "", bytes);
 }
 
-/* What the environment says besides, as a program that is started here will find it. */
+/* Prints the limits that the environment states (core/settings/limits.h). A program that is started
+ * from here sees the same ones. */
 static void explain_environment(const struct check *check, const struct limits *limits)
 {
     struct limit_variable variable;
@@ -161,7 +163,7 @@ static int check_source(const char *source, bool all)
     return environment_is_bad ? EXIT_BAD_INPUT : 0;
 }
 
-/* 0, or the exit status. */
+/* Returns 0, or the exit status after a complaint. */
 static int read_options(int argc, char **argv, bool *all)
 {
     static const struct option known[] = {{"all", no_argument, NULL, 'a'}, {0}};
@@ -179,7 +181,7 @@ static int read_options(int argc, char **argv, bool *all)
     return 0;
 }
 
-/* Every file is checked, also after a bad one. */
+/* Checks every file, even after a bad one. */
 static int check(int argc, char **argv)
 {
     bool all = false;

@@ -1,5 +1,6 @@
 /*
- * Collecting the reports of a run (collection.h).
+ * Collects the reports of a run (collection.h): tells processes where to report, reads what they
+ * wrote, and writes the result.
  */
 #include "collection.h"
 
@@ -32,8 +33,9 @@
 /* --- where processes report ---------------------------------------------------------------------
  */
 
-/* The name of a file in the directory, or the directory's with an empty one; a percent sign of the
- * directory is not an escape. */
+/* Writes a pattern (core/base/file_pattern.h) for a file in the directory; file is empty or begins
+ * with a slash. Doubles percent signs of the directory's name, so that they are not escapes. False
+ * if name is too small. */
 static bool name_in(const char *directory, const char *file, char *name, size_t bytes)
 {
     size_t length = 0;
@@ -62,7 +64,7 @@ static bool wants_figures(const struct figures_settings *figures)
     return figures->enabled && (chosen == NULL || strcmp(chosen, "none") != 0);
 }
 
-/* False where a name is too long. */
+/* Sets the environment variables for the processes. False if a name is too long. */
 static bool tell_processes(const struct collection *collection)
 {
     char name[SETTINGS_PATH_MAX];
@@ -76,7 +78,7 @@ static bool tell_processes(const struct collection *collection)
             setenv("CUDAPOOL_FIGURES", name, 1) == 0);
 }
 
-/* What processes are told, in the order of collection->environment. */
+/* The variables that tell processes where to report, in the order of collection->environment. */
 static const char *const told[] = {"CUDAPOOL_REPORT", "CUDAPOOL_FIGURES"};
 
 static void remember_environment(struct collection *collection)
@@ -97,7 +99,8 @@ void collection_abandon(struct collection *collection)
         else
             setenv(told[i], collection->environment[i], 1);
     }
-    /* One process then writes the file that was for all of them, and it writes nothing but JSON. */
+    /* Without collecting, one process writes the file that was meant for all, and it writes JSON
+     * only. */
     if (collection->file != NULL &&
         asprintf(&own, "%s%s", collection->file, collection->format == JSON ? "" : ".json") > 0) {
         setenv("CUDAPOOL_REPORT", own, 1);
@@ -133,7 +136,7 @@ void collection_free(struct collection *collection)
 /* --- keeping figures ----------------------------------------------------------------------------
  */
 
-/* Where kept figures go, and its descriptor, or -1. */
+/* Opens the directory in which figures stay, and writes its path. Returns the descriptor, or -1. */
 static int open_kept(const struct figures_settings *kept, char *path, size_t bytes)
 {
     if (kept->directory[0] == '\0')
@@ -153,7 +156,7 @@ static int copy_file(int from, int to)
     return (int)copied;
 }
 
-/* Into a file that did not exist. 0, or -1 with errno. */
+/* Copies a file into a new one, which must not exist yet. Returns 0, or -1 with errno. */
 static int copy_to(const char *path, int directory, const char *name)
 {
     int from = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -204,7 +207,8 @@ static bool has_requests(const struct report *report)
     return false;
 }
 
-/* A process that wrote its report and kept its figures, or was killed between the two. */
+/* Whether the process has a report among these. A process has both if it was to keep its figures,
+ * or was killed before it removed them. */
 static bool is_reported(const struct reports *all, const struct report_process *process)
 {
     for (size_t i = 0; i < all->count; i++) {
@@ -226,10 +230,11 @@ static int keep_unless_reported(struct report *report, void *context)
 struct collecting {
     struct collection *collection;
     struct reports all;
-    unsigned patience; /* milliseconds left to wait for processes that are just ending */
+    unsigned patience; /* milliseconds left to wait for processes that are exiting */
 };
 
-/* One that is still counting, or writing its report. */
+/* Whether the figures are those of a process that is exiting. It may still count, or write its
+ * report. */
 static bool is_just_ending(const char *path)
 {
     struct figures_copy copy;
@@ -250,7 +255,7 @@ static void wait_for_end(struct collecting *to, const char *path)
         nanosleep(&millisecond, NULL);
 }
 
-/* Of a FIFO that a program has left there nobody would see the end. */
+/* Reading a FIFO that the program left in the directory would never end. */
 static bool is_regular_file(const char *path)
 {
     struct stat status;
@@ -276,7 +281,7 @@ static void take_file(struct collecting *to, const char *name, const char *path)
         keep_figures(&to->collection->kept, path, name);
 }
 
-/* The files whose names end so. */
+/* Takes the files in the directory whose names end with `end`. */
 static void visit_files(struct collecting *to, const char *end)
 {
     const char *directory = to->collection->directory.path;
@@ -297,8 +302,8 @@ static void visit_files(struct collecting *to, const char *end)
     closedir(entries);
 }
 
-/* First what processes said themselves. Then all goes, of a process that is still writing also what
- * it has written. */
+/* Takes the processes' own reports first, because figures are skipped if there is a report. Then
+ * removes the directory, including what a running process has written to it. */
 static void take_reports(struct collecting *to)
 {
     visit_files(to, ".json");
@@ -306,7 +311,8 @@ static void take_reports(struct collecting *to)
     run_directory_remove(&to->collection->directory);
 }
 
-/* By rank as a number, where there are ranks, and then by process. */
+/* Orders by rank and then by pid. Ranks are compared by length first, which orders them as numbers.
+ */
 static int compare_reports(const void *one, const void *other)
 {
     const struct report_process *a = &((const struct report *)one)->process;
@@ -322,7 +328,7 @@ static int compare_reports(const void *one, const void *other)
 /* --- delivering ---------------------------------------------------------------------------------
  */
 
-/* The reports as text in memory, which the caller frees. NULL after a complaint. */
+/* Returns the reports as text, which the caller frees. NULL after a complaint. */
 static char *make_text(enum report_format format, const struct report *reports, size_t count,
                        const struct look *look, size_t *bytes)
 {
@@ -339,7 +345,8 @@ static char *make_text(enum report_format format, const struct report *reports, 
     return NULL;
 }
 
-/* In one piece, so that it does not mix with what others write to the same terminal or log. */
+/* Writes the table in one piece, so that it does not mix with what others write to the same
+ * terminal or log. */
 static void write_table(const struct collection *collection, const struct report *reports,
                         size_t count)
 {
@@ -352,7 +359,7 @@ static void write_table(const struct collection *collection, const struct report
     free(text);
 }
 
-/* False after a complaint. */
+/* Writes the reports to one file. False after a complaint. */
 static bool write_file(const struct collection *collection, const struct report *reports,
                        size_t count, const char *path)
 {
@@ -368,7 +375,7 @@ static bool write_file(const struct collection *collection, const struct report 
     return status == 0;
 }
 
-/* False where there is no such file, or after a complaint. */
+/* Writes one file for all processes. False if no file was asked for, or after a complaint. */
 static bool write_one_file(const struct collection *collection, const struct reports *all)
 {
     char path[SETTINGS_PATH_MAX] = "/dev/stderr";
@@ -385,12 +392,13 @@ static bool write_one_file(const struct collection *collection, const struct rep
     return true;
 }
 
-/* In place of a process that did not. */
+/* Writes the report file of one process, unless the process writes its own. */
 static void write_for(const struct collection *collection, const struct report *report)
 {
     char path[SETTINGS_PATH_MAX];
 
-    /* One that still runs will, and one that could not has told all on stderr. */
+    /* A process that still runs will write its report. One that exited has written it, or, if it
+     * could not, printed it on stderr. */
     if (write_themselves(collection) && report->process.ending != REPORT_KILLED)
         return;
     if (report_expand_file_name(collection->file, &report->process, path, sizeof(path)) != 0)
@@ -400,7 +408,8 @@ static void write_for(const struct collection *collection, const struct report *
     write_table(collection, report, 1);
 }
 
-/* How many files of this run have names that the file's may become. */
+/* Counts the files of this run: their names match collection->file with any values for its escapes,
+ * and they were changed after the run started. */
 static size_t count_own_files(const struct collection *collection)
 {
     char pattern[2 * SETTINGS_PATH_MAX];
@@ -425,7 +434,7 @@ static size_t count_own_files(const struct collection *collection)
     return count;
 }
 
-/* False where no process had a report. */
+/* Writes a file for each process. False if no process had a report. */
 static bool write_each(const struct collection *collection, const struct reports *all)
 {
     for (size_t i = 0; i < all->count; i++)
@@ -437,20 +446,20 @@ static bool write_each(const struct collection *collection, const struct reports
     return count > 0 || all->count > 0;
 }
 
-/* False where there is none. */
+/* Writes the reports as was asked for. False if there is none. */
 static bool write_reports(const struct collection *collection, const struct reports *all)
 {
     if (collection->each)
         return write_each(collection, all);
     if (all->count == 0)
         return false;
-    /* Where the file cannot be written, nothing is lost. */
+    /* If the file cannot be written, the table is printed, so that nothing is lost. */
     if (!write_one_file(collection, all))
         write_table(collection, all->reports, all->count);
     return true;
 }
 
-/* What became of the program itself; of what it started nobody knows. */
+/* Records how the program itself ended. How the processes that it started ended is not known. */
 static void tell_end(struct reports *all, const struct program_end *end)
 {
     for (size_t i = 0; i < all->count; i++)
@@ -483,7 +492,7 @@ void reports_free(struct reports *reports)
     *reports = (struct reports){NULL, 0};
 }
 
-/* A program that could not be run has had its line. */
+/* Whether the program was run. If not, there has been a complaint already. */
 static bool was_run(const struct program_end *end)
 {
     return end->program != 0 && end->status != EXIT_CANNOT_RUN && end->status != EXIT_NOT_FOUND;
@@ -494,7 +503,7 @@ void collection_deliver(struct collection *collection, const char *program,
 {
     char reason[NO_REPORT_BYTES];
 
-    /* The exit status is the program's, also where nobody reads stderr any more. */
+    /* Without SIGPIPE, the exit status stays the program's even if nobody reads stderr any more. */
     signal(SIGPIPE, SIG_IGN);
     struct reports all = collection_take(collection, end);
     if (!write_reports(collection, &all) && was_run(end)) {

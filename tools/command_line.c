@@ -1,5 +1,5 @@
 /*
- * What a command says of its command line (command_line.h).
+ * Complaints about a command line (command_line.h).
  */
 #include "command_line.h"
 
@@ -11,7 +11,7 @@
 
 #define OPTIONS_MOST 16
 
-/* The option that a misspelt word was meant to be; NULL where it is like none. */
+/* The option that a misspelt word was probably meant to be; NULL if it resembles none. */
 static const char *nearest_option(const struct option *known, const char *word)
 {
     const char *names[OPTIONS_MOST];

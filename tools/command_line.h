@@ -1,14 +1,14 @@
 /*
- * What a command says of its command line.
+ * Complaints about a command line, for all subcommands that take options.
  */
 #ifndef CUDAPOOL_TOOLS_COMMAND_LINE_H
 #define CUDAPOOL_TOOLS_COMMAND_LINE_H
 
 #include <getopt.h>
 
-/* Complains of an option that getopt_long refused: option is what it returned, ':' where a value is
- * missing, and word what stands on the command line. known: what it was given. allowed: all options
- * as words. Returns EXIT_BAD_INPUT. */
+/* Complains of an option that getopt_long refused, and suggests the nearest known one. known: the
+ * options given to getopt_long. option: what getopt_long returned; ':' if a value is missing. word:
+ * what stands on the command line. allowed: all options, in words. Returns EXIT_BAD_INPUT. */
 int refuse_option(const char *command, const struct option *known, int option, const char *word,
                   const char *allowed);
 

@@ -1,5 +1,6 @@
 /*
- * Two runs side by side: their settings where they differ, and their buckets.
+ * Compares two runs (comparison.h) and prints the comparison as a table, as JSON and as CSV: the
+ * settings that differ, and the buckets of both runs. The HTML page is in comparison_html.c.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ static const struct report_counters nothing;
 /* --- walking two lists at once ------------------------------------------------------------------
  */
 
-/* By size; what is not kept, with 0 bytes, comes last. */
+/* Orders buckets by size. The bucket of requests that are not cached, with 0 bytes, comes last: 0 -
+ * 1 is the largest number. */
 static bool comes_first(uint64_t bytes, uint64_t other)
 {
     return bytes - 1 < other - 1;
@@ -74,7 +76,6 @@ void visit_pairs(const struct summary *a, const struct summary *b, pair_visitor 
 /* --- settings -----------------------------------------------------------------------------------
  */
 
-/* Where reports and figures went is no difference. */
 json_t *settings_that_differ(const struct summary *a, const struct summary *b)
 {
     json_t *array = json_array();
@@ -142,7 +143,7 @@ static const struct table_column columns[COLUMNS] = {
 
 typedef void writer(uint64_t value, char cell[READABLE_BYTES]);
 
-/* "12 -> 9 (-3)" */
+/* Fills a cell with both values: "12 -> 9 (-3)". */
 static void fill_both(char cell[CELL_BYTES], uint64_t a, uint64_t b, writer *write)
 {
     char first[READABLE_BYTES], second[READABLE_BYTES], change[READABLE_BYTES];
@@ -192,7 +193,7 @@ static void fill_row(struct row *row, const struct pair *pair)
               pair->b->saved_at_least_nanoseconds, readable_time);
 }
 
-/* The pairs of both runs in the table's order; each kind's ends with its total. */
+/* The pairs of both runs in the table's order. Each kind ends with its total. */
 struct pairs {
     struct pair *pairs;
     size_t count, room;
@@ -218,7 +219,7 @@ static void keep_pair(const struct pair *pair, void *context)
     all->pairs[all->count++] = *pair;
 }
 
-/* What failed is never left out. */
+/* The weight by which buckets are chosen: failures come first, and then many requests. */
 static uint64_t weight_of(const struct pair *pair)
 {
     if (report_all_failures(pair->a) > 0 || report_all_failures(pair->b) > 0)
@@ -226,7 +227,8 @@ static uint64_t weight_of(const struct pair *pair)
     return saturating_sum(pair->a->requests, pair->b->requests);
 }
 
-/* Of so many buckets of one kind the busiest are shown, or all of them. */
+/* Chooses which of a kind's buckets are shown: the LOOK_ROWS busiest if the look is short, else
+ * all. */
 static void choose_pairs(struct pair *pairs, size_t count, const struct look *look)
 {
     bool is_short = look_is_short(look) && count > LOOK_ROWS;
@@ -256,7 +258,7 @@ static void print_pair(const struct table *table, const struct pair *pair, FILE 
     fputc('\n', out);
 }
 
-/* So many buckets of a kind, and its total after them. */
+/* Prints a kind: its count buckets, and then its total, which is pairs[count]. */
 static void print_kind(struct pair *pairs, size_t count, const struct look *look, FILE *out)
 {
     struct table table;
@@ -361,7 +363,8 @@ static void print_neighbours(const struct summary *a, const struct summary *b, F
     print_exchange("left free for", one.left.bytes, other.left.bytes, out);
 }
 
-/* Hundredths, rounded, so that no locale's decimal point gets in. */
+/* Prints how many times as fast B was. Formats rounded hundredths as integers, so that no locale's
+ * decimal point gets in. */
 static void print_verdict(const struct summary *a, const struct summary *b, FILE *out)
 {
     double one = summary_wall_seconds(a), other = summary_wall_seconds(b);
@@ -393,7 +396,8 @@ int print_comparison_table(const struct summary *a, const struct summary *b,
 /* --- JSON ---------------------------------------------------------------------------------------
  */
 
-/* Differences past 63 bits stop there. */
+/* Returns b - a. A difference that does not fit in 63 bits becomes the largest or smallest that
+ * does. */
 static json_int_t difference(uint64_t a, uint64_t b)
 {
     uint64_t size = a > b ? a - b : b - a;
@@ -462,7 +466,7 @@ static void print_csv_pair(const struct pair *pair, void *context)
     }
 }
 
-/* Where there was nothing there is no line. */
+/* Prints what went from process to process. Prints nothing if neither run had any. */
 static void print_csv_neighbours(const struct summary *a, const struct summary *b, FILE *out)
 {
     struct report_neighbours one = summary_neighbours(a), other = summary_neighbours(b);

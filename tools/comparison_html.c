@@ -1,7 +1,7 @@
 /*
- * Two runs side by side as a page: what changed, first in sum, then setting by setting and bucket
- * by bucket. As the page of one run (report_html.c): no script, nothing from elsewhere, and every
- * number in an attribute as well.
+ * The HTML page that compares two runs: what changed, first in total, then setting by setting and
+ * bucket by bucket. Like the page of one run (report_html.c), it has no script and loads nothing
+ * from elsewhere. Every number stands in an attribute as well.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 typedef void writer(uint64_t value, char cell[READABLE_BYTES]);
 
-/* Less of some is good, and more of others; of the rest neither. */
+/* Which change of a number is an improvement. */
 enum good { GOOD_LESS, GOOD_MORE, GOOD_NEITHER };
 
 static const char *class_of_change(uint64_t a, uint64_t b, enum good good)
@@ -28,7 +28,7 @@ static const char *class_of_change(uint64_t a, uint64_t b, enum good good)
     return (b < a) == (good == GOOD_LESS) ? " better" : " worse";
 }
 
-/* "-12.5 ms", empty where there is none. */
+/* Prints the change, "-12.5 ms"; an empty cell if there is none. */
 static void put_change(FILE *out, uint64_t a, uint64_t b, writer *write, enum good good)
 {
     char text[READABLE_BYTES];
@@ -88,7 +88,7 @@ static void put_rows(FILE *out, const struct sum_row *rows, size_t count)
     }
 }
 
-/* Where neither run has any there is no row. */
+/* Prints a row, unless both numbers are 0. */
 static void put_exchange(FILE *out, const char *name, const char *key, uint64_t a, uint64_t b)
 {
     if (a != 0 || b != 0)
@@ -177,7 +177,7 @@ static void put_settings(FILE *out, const struct summary *a, const struct summar
 
 struct page {
     FILE *out;
-    const char *kind; /* whose table is open; NULL: none */
+    const char *kind; /* the kind whose table is open; NULL: none */
 };
 
 static void open_kind(FILE *out, const char *kind)

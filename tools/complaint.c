@@ -1,5 +1,5 @@
 /*
- * What goes wrong, told (complaint.h).
+ * Error messages on stderr, and write errors of stdout (complaint.h).
  */
 #include "complaint.h"
 

@@ -1,5 +1,5 @@
 /*
- * What goes wrong, told on stderr; and the exit statuses that say so.
+ * Error messages on stderr, the exit statuses that go with them, and write errors of stdout.
  */
 #ifndef CUDAPOOL_TOOLS_COMPLAINT_H
 #define CUDAPOOL_TOOLS_COMPLAINT_H
@@ -15,13 +15,14 @@
 /* Prints "cudapool: " and the message, as one line, on stderr. Returns EXIT_BAD_INPUT. */
 int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Complains of a line that another module has made: a document_complaint (document_json.h). */
+/* A document_complaint (document_json.h): complains of a line that another module made. */
 void complain_of(const char *line, void *context);
 
-/* Has stdout remember why writing failed, where it is no terminal. To be called first. */
+/* Makes stdout remember why a write failed, unless it is a terminal. To be called first. */
 void begin_output(void);
 
-/* Writes what was printed on stdout. The exit status: the given one, or that of a failed write. */
+/* Flushes stdout. Returns the given exit status, or EXIT_FAILURE if that is 0 and a write failed,
+ * after a complaint. */
 int finish_output(int status);
 
 #endif

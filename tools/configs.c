@@ -1,9 +1,10 @@
 /*
- * cudapool configs: the settings files that come along.
+ * cudapool configs: lists or prints the settings files that ship with cudapool.
  *
- * They are part of the command, so that it has them wherever it was copied to. The address of their
- * schema, which in configs/ is that of the file beside them, is filled in with where the schema is
- * on this machine: an editor finds it then, wherever the settings go.
+ * The files are part of the executable, so the command has them wherever it was copied to. In
+ * configs/, a file names its schema relative to itself. The command replaces that name by the
+ * schema's absolute address on this machine. An editor then finds the schema wherever the settings
+ * are saved.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -17,7 +18,8 @@
 
 #define SCHEMA "cudapool.schema.json"
 
-/* Where it is installed, or where this command was built. */
+/* Finds the schema where it is installed, or in configs/ if this command is in a build directory.
+ */
 static bool find_schema(char path[PATH_MAX])
 {
     return own_path("../share/cudapool/" SCHEMA, path) || own_path("../configs/" SCHEMA, path);
@@ -62,7 +64,7 @@ static void print_file(const struct shipped_config *config)
     fwrite(place + head, 1, (size_t)(config->end - place) - head, stdout);
 }
 
-/* With or without .json, as in the directory that they are installed in. */
+/* Prints the settings of this name. The name may end with .json, as the installed files do. */
 static int print_config(const char *name)
 {
     size_t length = strlen(name);

@@ -1,5 +1,5 @@
 /*
- * The command: picks the subcommand.
+ * The main function of the cudapool command: answers --help and --version, and runs the subcommand.
  */
 #include "tool.h"
 

@@ -1,5 +1,7 @@
 /*
- * Reading files of figures (figures_reader.h).
+ * Reads files of figures (figures_reader.h). The file is copied first. Then the lengths of all
+ * records in the copy are checked, so that figures_next can walk them. After that the settings,
+ * numbers and texts are checked.
  */
 #include "figures_reader.h"
 
@@ -16,18 +18,19 @@
 #include "core/figures/figures_report.h"
 #include "core/settings/settings_json.h"
 
-/* More than a machine has. */
+/* More devices than any machine has. */
 #define DEVICES_MOST 256u
 
 /* --- bytes --------------------------------------------------------------------------------------
  */
 
-/* The file where it is one. -1 with errno. */
+/* Opens a regular file and writes its size. Returns the descriptor, or -1 with errno: EINVAL if it
+ * is not a regular file. */
 static int open_file(const char *path, uint64_t *bytes)
 {
     struct stat status;
 
-    /* Whoever writes to a pipe would see it closed again. */
+    /* Opening a pipe and closing it again would disturb the process that writes to it. */
     if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
         errno = EINVAL;
         return -1;
@@ -44,7 +47,7 @@ static int open_file(const char *path, uint64_t *bytes)
     return -1;
 }
 
-/* So many bytes from the start. False with errno, which is 0 at the end of the file. */
+/* Reads so many bytes from the start of the file. False with errno; 0: the file ends before. */
 static bool read_bytes(int fd, void *memory, uint64_t bytes)
 {
     uint64_t filled = 0;
@@ -133,7 +136,7 @@ static uint32_t least_bytes(uint32_t type)
     }
 }
 
-/* Every record is as long as its type, and inside. */
+/* Checks that every record is at least as long as its type requires, and lies inside the file. */
 static int check_lengths(const struct document *document, const struct figures_header *header)
 {
     uint64_t used = counter_get(&header->used);
@@ -156,7 +159,7 @@ static bool is_bool(const void *byte)
     return *(const unsigned char *)byte <= 1;
 }
 
-/* Whether the bytes can be read as the setting's type. */
+/* Whether the setting's bytes are a valid value of its C type, so that they can be read. */
 static bool is_of_its_type(const struct setting *setting, const struct settings *settings)
 {
     const char *field = (const char *)settings + setting->offset;
@@ -182,7 +185,8 @@ static bool is_of_its_type(const struct setting *setting, const struct settings 
     }
 }
 
-/* The settings as a file of them would say the same. */
+/* Reads the settings the way a settings file is read, so that values are checked in the same way.
+ */
 static int take_settings(const struct document *document, const struct settings *from,
                          struct settings *settings)
 {
@@ -258,7 +262,7 @@ static int check(const struct document *document, struct figures_copy *copy)
 /* --- reading ------------------------------------------------------------------------------------
  */
 
-/* All that was there when the header was read. NULL with an error. */
+/* Reads the header and all records that it counted when it was read. NULL with an error. */
 static struct figures_header *read_arena(const struct document *document, int fd, uint64_t bytes)
 {
     struct figures_header beginning, *arena;
@@ -273,7 +277,8 @@ static struct figures_header *read_arena(const struct document *document, int fd
     uint64_t used = counter_get(&beginning.used);
     arena = aligned_alloc(FIGURES_ALIGNMENT, used);
     if (arena != NULL && read_bytes(fd, arena, used)) {
-        /* What a running process added meanwhile is not in the copy; and checked is checked. */
+        /* The second read may have seen newer values. These two stay as they were checked, so that
+         * records added meanwhile are not in the copy. */
         counter_set(&arena->used, used);
         arena->first = beginning.first;
         return arena;
@@ -346,7 +351,8 @@ static double seconds_between(uint64_t from, uint64_t to)
     return to > from ? (double)(to - from) / 1e9 : 0;
 }
 
-/* On the monotonic clock. */
+/* The end of what the copy describes, on the monotonic clock: now, or the process's last slow path.
+ */
 static uint64_t end_of(const struct figures_copy *copy, bool running)
 {
     return running ? monotonic_nanoseconds() : counter_get(&copy->header->seen);
@@ -368,7 +374,7 @@ static void describe(const struct figures_copy *copy, bool running, struct repor
     process->wall_seconds = seconds_between(from->started, end_of(copy, running));
 }
 
-/* The counters as they are now are the last sample of the history. */
+/* Adds the current counters to each device's history, as its last sample. */
 static void sample_now(const struct figures_copy *copy, uint64_t now)
 {
     struct figures_walk walk = {copy->header, NULL, NULL};

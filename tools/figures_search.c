@@ -1,5 +1,5 @@
 /*
- * Finding files of figures (figures_search.h).
+ * Finds files of figures (figures_search.h).
  */
 #include "figures_search.h"
 
@@ -38,7 +38,7 @@ int figures_search_in(const char *directory, figures_visitor *visit, void *conte
     return 0;
 }
 
-/* Other users' are none of ours, also where we might read them. */
+/* Other users' directories are skipped, even if they are readable. */
 static bool is_own_directory(const char *path)
 {
     struct stat status;
@@ -64,7 +64,7 @@ static void search_below(const char *base, figures_visitor *visit, void *context
     closedir(entries);
 }
 
-/* The same directory may be named twice. */
+/* Whether the directory was searched already: two bases may be the same directory. */
 static bool was_searched(const char *bases[], unsigned count, const char *base)
 {
     for (unsigned i = 0; i < count; i++)

@@ -1,10 +1,11 @@
 /*
- * The command's start, as every glibc from 2.28 on has it.
+ * The start of the command, made so that it runs with every glibc from 2.28 on.
  *
- * The start files of glibc 2.34 and later call __libc_start_main@GLIBC_2.34 and leave the program's
- * constructors to it; a program that was built with them does not start on an earlier system. The
- * Makefile has the linker send their call here (--wrap). It goes on to the first version of the
- * function, which every glibc still has, and which is told what runs the constructors.
+ * The start files of glibc 2.34 and later call __libc_start_main@GLIBC_2.34, and leave the
+ * program's constructors to that function. A program that was linked with them does not start on an
+ * older system. The Makefile has the linker redirect this call to __wrap___libc_start_main here
+ * (--wrap). The wrapper calls the function's first version, which every glibc still has, and passes
+ * it a function that runs the constructors.
  */
 #include <stddef.h>
 
@@ -29,7 +30,7 @@ extern int __wrap___libc_start_main(main_function *run, int argc, char **argv,
                                     main_function *construct, other_function *finish,
                                     other_function *finish_linker, void *stack_end);
 
-/* The linker's and the start files' names. */
+/* These names are defined by the linker and the start files. */
 extern void _init(void);
 extern constructor *__init_array_start[] __attribute__((visibility("hidden")));
 extern constructor *__init_array_end[] __attribute__((visibility("hidden")));

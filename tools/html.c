@@ -1,5 +1,5 @@
 /*
- * The elements of the page (html.h).
+ * The elements that the HTML pages of reports are made of (html.h).
  */
 #include "html.h"
 
@@ -111,7 +111,7 @@ void put_time(FILE *out, const struct place *place, const char *name, uint64_t v
     put_number(out, "td", place, name, value, text);
 }
 
-/* A part of a bar, in thousandths of its whole. */
+/* Prints a part of a bar. Its width is in thousandths of the whole. */
 void put_part(FILE *out, const char *class, uint64_t value, uint64_t whole)
 {
     unsigned permille =

@@ -2,10 +2,10 @@
  * The curves of a page: what each device's memory was used for over time, and how requests were
  * answered.
  *
- * Each curve is a drawing for the eye with its numbers in a table below it, which is folded up, and
- * under the pointer. A sample holds until the next one, so areas have steps, and the last one is
- * drawn on for a moment. What was held between two samples is a line of its own, the highest of it
- * marked.
+ * Each curve is a drawing. Its numbers are shown under the pointer, and in a collapsed table below
+ * it. A sample holds until the next one, so areas have steps. The last sample is drawn on for a
+ * moment. A separate line shows the most that was held between two samples, and its highest point
+ * is marked.
  */
 #include "html.h"
 
@@ -14,14 +14,14 @@
 
 #include "core/base/readable.h"
 
-/* Of more devices only those that held most are shown: a page is for reading. */
+/* The most devices that are shown: those that held most. A page with more would be hard to read. */
 #define DEVICES_SHOWN 16u
 
-/* The drawing's own units; it is stretched to the page's width. */
+/* The drawing's size in its own units. It is stretched to the page's width. */
 #define WIDTH  1000u
 #define HEIGHT 200u
 
-/* Up to so many layers, one on the other. */
+/* The most layers of a drawing, stacked. */
 #define LAYERS_MOST 5u
 
 struct curves {
@@ -32,7 +32,7 @@ struct curves {
     uint64_t end; /* of the drawing, in nanoseconds: a moment after the last sample */
 };
 
-/* The value of a layer at the sample with this index. */
+/* Returns the value of a layer at the sample with this index. */
 typedef uint64_t layer_value(const struct curves *curves, size_t index);
 
 struct layer {
@@ -61,8 +61,7 @@ static uint64_t pending_at(const struct curves *curves, size_t i)
 static const struct layer memory_layers[] = {
     {"live", live_at}, {"cached", cached_at}, {"pending", pending_at}, {0}};
 
-/* --- layers: requests a second until this sample
- * --------------------------------------------------
+/* --- layers: requests per second, up to a sample ------------------------------------------------
  */
 
 static uint64_t rate(const struct curves *curves, size_t i, uint64_t now, uint64_t before)
@@ -117,7 +116,7 @@ static uint64_t highest(const struct curves *curves, const struct layer *layers)
     return most;
 }
 
-/* In tenths of the drawing's units. */
+/* Scales a value out of whole to the drawing's units. Returns tenths of units. */
 static unsigned scaled(uint64_t value, uint64_t whole, unsigned units)
 {
     if (whole == 0)
@@ -136,7 +135,7 @@ static unsigned x_of(const struct curves *curves, size_t i)
     return scaled(curves->samples[i].nanoseconds, curves->end, WIDTH);
 }
 
-/* The most that was held in the time before a sample, the sample's own moment included. */
+/* The most that was held since the sample before, including the moment of this sample. */
 static uint64_t peak_at(const struct curves *curves, size_t i)
 {
     uint64_t held = sum_up_to(curves, memory_layers, LAYERS_MOST, i);
@@ -154,8 +153,9 @@ static size_t find_peak(const struct curves *curves)
     return highest_at;
 }
 
-/* From the bottom up to the sum of the layers so far; the layers below are drawn over it. Each
- * sample is a step: memory is so from its sample on, a rate is of the time before its sample. */
+/* Draws the area from the bottom up to the sum of layers 0 to layer. Lower layers are drawn later,
+ * over it. Each sample is a step: memory holds from its sample on, a rate holds for the time before
+ * its sample. */
 static void put_area(FILE *out, const struct curves *curves, const struct layer *layers,
                      size_t layer, uint64_t top, bool is_rate)
 {
@@ -173,7 +173,7 @@ static void put_area(FILE *out, const struct curves *curves, const struct layer 
     fprintf(out, "%u,%u\"/>", WIDTH, HEIGHT);
 }
 
-/* A step for each sample, from the one before. */
+/* Draws the line of peaks. Each sample is a step that starts at the sample before. */
 static void put_peaks(FILE *out, const struct curves *curves, uint64_t top)
 {
     unsigned x_before = 0;
@@ -188,7 +188,8 @@ static void put_peaks(FILE *out, const struct curves *curves, uint64_t top)
     fputs("\"/>", out);
 }
 
-/* A place under the pointer for a sample: what holds from it on, or, of rates, before it. */
+/* Opens an area that shows a sample's numbers under the pointer. With before (for rates), the area
+ * is the time before the sample, else the time from it on. */
 static void open_spot(FILE *out, const struct curves *curves, size_t i, bool before)
 {
     unsigned from = before ? i == 0 ? 0 : x_of(curves, i - 1) : x_of(curves, i);
@@ -246,7 +247,8 @@ static size_t count_layers(const struct layer *layers)
 
 typedef void tick_writer(uint64_t value, char cell[READABLE_BYTES]);
 
-/* Ticks on the left, from the top down, and a line across for each. */
+/* Opens a drawing with ticks on its left, from the top down. put_grid draws a line across for each
+ * tick. */
 static void open_drawing(FILE *out, const char *text, uint64_t top, tick_writer *write)
 {
     char tick[READABLE_BYTES];
@@ -284,7 +286,8 @@ static void close_drawing(FILE *out, const struct curves *curves)
     fputs("</div></figure>\n", out);
 }
 
-/* Where the most was held, beside its place rather than in the stretched drawing. */
+/* Marks where the most was held, by a vertical line. The number is in the caption, because text in
+ * the drawing would be stretched. */
 static void put_peak_mark(FILE *out, const struct curves *curves, uint64_t top)
 {
     size_t at = find_peak(curves);
@@ -294,7 +297,8 @@ static void put_peak_mark(FILE *out, const struct curves *curves, uint64_t top)
             HEIGHT - y / 10);
 }
 
-/* The drawing's top: the device's size where a good part of it was used. */
+/* Returns the value at the drawing's top, and writes the caption. The top is the device's size if
+ * more than a quarter of it was used, else the peak. */
 static uint64_t top_of_memory(const struct curves *curves, char *text, size_t bytes)
 {
     size_t at = find_peak(curves);
@@ -342,7 +346,8 @@ static void draw_rates(FILE *out, const struct curves *curves)
 /* --- the numbers --------------------------------------------------------------------------------
  */
 
-/* Whether anything went from process to process: the last sample has the most. */
+/* Whether any memory went from process to process. The counters only grow, so the last sample has
+ * the most. */
 static bool has_exchanges(const struct curves *curves)
 {
     const struct report_sample *last = &curves->samples[curves->count - 1];
@@ -420,7 +425,8 @@ static uint64_t held_by(const struct summary_device *device)
     return device_totals(&device->device).peak.reserved_bytes;
 }
 
-/* Whether fewer devices than are shown held more, or as much and come before it. */
+/* Whether the device is among the DEVICES_SHOWN that held most. Of equals, the first ones are
+ * shown. */
 static bool is_shown(const struct summary *summary, size_t index)
 {
     size_t before = 0;

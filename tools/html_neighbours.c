@@ -1,6 +1,7 @@
 /*
- * The part of a page that says what processes on a device gave each other, which limits held, and
- * what kept processes from their neighbours. Where there is nothing of it, there is no such part.
+ * The part of a page about other processes: what processes on a device released for each other,
+ * which limits were in force, and what prevented processes from sharing memory with others. The
+ * part is left out if it has nothing to say.
  */
 #include <string.h>
 
@@ -26,7 +27,7 @@ static void put_item(FILE *out, const char *text)
     fputs("</li>\n", out);
 }
 
-/* How many processes say this line, and the first one's. */
+/* Counts the processes that have the line of this number, and writes the first one's line. */
 static size_t count_processes(const struct summary *summary, unsigned number,
                               char first[REPORT_LINE_BYTES])
 {

@@ -1,6 +1,7 @@
 /*
- * The style sheet of the page that report_html.c prints: light or dark as the reader's system is,
- * and on paper. Colours differ in lightness as well, for those who don't tell hues apart.
+ * The style sheet of the HTML pages (html.c). It follows the light or dark theme of the reader's
+ * system, and has rules for printing. Colours differ in lightness as well, for readers who cannot
+ * tell hues apart.
  */
 #ifndef CUDAPOOL_TOOLS_HTML_STYLE_H
 #define CUDAPOOL_TOOLS_HTML_STYLE_H

@@ -1,9 +1,9 @@
 /*
- * Why a run has no report (no_report.h).
+ * Explains why a run has no report (no_report.h).
  *
- * What the dynamic linker would make of the program is read from its file: LD_PRELOAD reaches
- * programs that have an interpreter (PT_INTERP) and are of this machine, and not those whose
- * privileges the kernel raises.
+ * The explanation reads the program's file to find out what the dynamic linker does with it.
+ * LD_PRELOAD works only for programs of this machine that have an interpreter (PT_INTERP). The
+ * dynamic linker ignores it if the kernel raises the program's privileges.
  */
 #include "no_report.h"
 
@@ -24,7 +24,7 @@
 #include "core/base/one_line.h"
 #include "core/figures/report_process.h"
 
-/* Where a shell would find it, as execvp does. False where it is not there. */
+/* Finds the program as execvp does. False if it is not there. */
 static bool find_program(const char *program, char path[PATH_MAX])
 {
     const char *directories = getenv("PATH");
@@ -47,8 +47,7 @@ static bool read_at(int file, void *memory, size_t bytes, uint64_t offset)
     return offset <= INT64_MAX && pread(file, memory, bytes, (off_t)offset) == (ssize_t)bytes;
 }
 
-/* Whether one of the program's headers names an interpreter; true also where they cannot be read.
- */
+/* Whether one of the program headers names an interpreter. True also if they cannot be read. */
 static bool has_interpreter(int file, const ElfW(Ehdr) * header)
 {
     ElfW(Phdr) part;
@@ -62,8 +61,9 @@ static bool has_interpreter(int file, const ElfW(Ehdr) * header)
     return false;
 }
 
-/* Only then does the dynamic linker pass LD_PRELOAD by: a program that is its user's own, or is on
- * a file system without such privileges, has it. */
+/* Whether the kernel raises the program's privileges; only then does the dynamic linker ignore
+ * LD_PRELOAD. The kernel does not if the program belongs to its user, its file system forbids it
+ * (nosuid), or no_new_privs is set. */
 static bool raises_privileges(int file, const struct stat *status)
 {
     struct statvfs system;
@@ -79,8 +79,8 @@ static bool raises_privileges(int file, const struct stat *status)
     return geteuid() != 0 && fgetxattr(file, "security.capability", NULL, 0) > 0;
 }
 
-/* Why the dynamic linker does not load the pool into the file's program; NULL: it does, or it is no
- * program by itself, as scripts are not. */
+/* Returns why the dynamic linker does not load the pool into the file's program. NULL: it does, or
+ * the file is not itself a program, such as a script. */
 static const char *what_keeps_it_out(int file)
 {
     ElfW(Ehdr) header;
@@ -97,7 +97,7 @@ static const char *what_keeps_it_out(int file)
     return NULL;
 }
 
-/* False where nothing is known of the program that would explain it. */
+/* Explains by the program's file and CUDAPOOL_DISABLE. False if these explain nothing. */
 static bool explain_by_program(const char *program, char text[NO_REPORT_BYTES])
 {
     char path[PATH_MAX];

@@ -1,5 +1,5 @@
 /*
- * Where the output of a command goes (output.h).
+ * The output of a command (output.h).
  */
 #include "output.h"
 
@@ -36,7 +36,7 @@ int output_open(struct output *output, const char *path)
     return output->out != NULL ? 0 : complain_of_path(path, errno);
 }
 
-/* 0, or errno. */
+/* Closes a sink. Returns 0, or the number of the first error. */
 static int close_sink(struct output *output)
 {
     fclose(output->out);
@@ -46,7 +46,7 @@ static int close_sink(struct output *output)
     return error;
 }
 
-/* 0, or errno. */
+/* Writes the regular file, if status is 0. Returns 0, or the number of the error. */
 static int write_file(struct output *output, int status)
 {
     int error = 0;

@@ -1,6 +1,6 @@
 /*
- * Where the output of a command goes: stdout, or a file that appears under its name only when it is
- * complete.
+ * The output of a command: it is written to stdout, or to a file that appears under its name only
+ * when it is complete.
  */
 #ifndef CUDAPOOL_TOOLS_OUTPUT_H
 #define CUDAPOOL_TOOLS_OUTPUT_H
@@ -13,18 +13,18 @@
 struct output {
     const char *path; /* NULL: stdout */
     FILE *out;
-    struct sink sink; /* of what is no regular file; otherwise its descriptor is -1 */
-    char *text;       /* of a regular file */
+    struct sink sink; /* for a path that is not a regular file; otherwise its fd is -1 */
+    char *text;       /* the text of a regular file, until output_close writes it */
     size_t bytes;
 };
 
-/* Opens it; path may be NULL, or - for stdout. A path that is there and no regular file, such as a
- * pipe or /dev/null, is written to directly. 0, or the exit status after a complaint. The structure
- * stays where it is until output_close. */
+/* Opens the output; path may be NULL, or - for stdout. A path that exists and is not a regular
+ * file, such as a pipe or /dev/null, is written to directly. Returns 0, or the exit status after a
+ * complaint. The structure must not move until output_close. */
 int output_open(struct output *output, const char *path);
 
-/* Closes it, and writes nothing to a regular file where status is not 0. The exit status: the given
- * one, or that of a failed write after a complaint. */
+/* Closes the output. If status is not 0, writes nothing to a regular file. Returns the given exit
+ * status, or EXIT_FAILURE if that is 0 and a write failed, after a complaint. */
 int output_close(struct output *output, int status);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What is where this command is (own_path.h).
+ * Finds files by where this command lies (own_path.h).
  */
 #include "own_path.h"
 

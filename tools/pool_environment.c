@@ -1,5 +1,5 @@
 /*
- * What programs need in order to run with the pool (pool_environment.h).
+ * Prepares the environment of programs that run with the pool (pool_environment.h).
  */
 #include "pool_environment.h"
 
@@ -18,7 +18,8 @@
 #include "own_path.h"
 #include "sanitizer.h"
 
-/* The Makefile says what it is; whoever reads the sources without it shall get through. */
+/* The Makefile defines this. The fallback is for tools that read the sources without the Makefile.
+ */
 #ifndef CUDAPOOL_LIBDIR
 #define CUDAPOOL_LIBDIR "/usr/local/lib"
 #endif
@@ -31,7 +32,8 @@ static bool is_readable(const char *path)
     return access(path, R_OK) == 0;
 }
 
-/* The first file that matches a pattern in a directory whose name is taken literally. */
+/* Finds the first file that matches a pattern in a directory. The directory's name is taken
+ * literally. */
 static bool find_by_pattern(const char *directory, const char *pattern, char path[PATH_MAX])
 {
     char full[2 * PATH_MAX];
@@ -51,7 +53,8 @@ static bool find_by_pattern(const char *directory, const char *pattern, char pat
     return found;
 }
 
-/* Beside this command as in a build, or in a library directory beside its own. */
+/* Finds the preload object beside this command, as in a build; in a library directory beside the
+ * command's own; or in CUDAPOOL_LIBDIR. */
 static bool find_preload(char path[PATH_MAX])
 {
     static const char *const patterns[] = {PRELOAD_NAME, "../lib*/" PRELOAD_NAME,
@@ -66,7 +69,7 @@ static bool find_preload(char path[PATH_MAX])
     return is_readable(path);
 }
 
-/* True where LD_PRELOAD's list has the path. */
+/* Whether LD_PRELOAD's list has the path. */
 static bool list_has(const char *list, const char *path)
 {
     size_t wanted = strlen(path);
@@ -81,8 +84,9 @@ static bool list_has(const char *list, const char *path)
     return false;
 }
 
-/* What LD_PRELOAD is to be: the run time of the program's sanitizer, which must be the first, the
- * preload object, and what is there already. NULL where memory is short. */
+/* Returns the new LD_PRELOAD, which the caller frees; NULL if memory is short. If the program needs
+ * a sanitizer's run time library, that comes first. Then follow the preload object and what was
+ * there already. */
 static char *make_list(const char *program, const char *path, const char *present)
 {
     size_t first = sanitizers_in_list(present);
@@ -119,8 +123,8 @@ int pool_environment_set_preload(const char *program)
 /* --- settings -----------------------------------------------------------------------------------
  */
 
-/* Settings that exist nowhere but on the command line travel in the environment itself: a file
- * would have to outlive the last process of the job. */
+/* Passes settings that are in no file on as text in CUDAPOOL_CONFIG. A file with them would have to
+ * outlive the last process of the job. */
 static int pass_settings_as_text(const struct settings *settings)
 {
     char *text = config_to_text(settings);
@@ -130,7 +134,7 @@ static int pass_settings_as_text(const struct settings *settings)
     return status;
 }
 
-/* Makes the file's name independent of the program's directory. */
+/* Passes on the file's absolute path, which works in whatever directory the program runs. */
 static int pass_settings_file(const char *config)
 {
     char full[PATH_MAX];
@@ -140,8 +144,9 @@ static int pass_settings_file(const char *config)
     return setenv("CUDAPOOL_CONFIG", full, 1) == 0 ? 0 : complain("out of memory");
 }
 
-/* A file that the program's processes can read, too: a pipe has been read to its end, and where
- * this command's own settings are, they need not look. */
+/* Whether the program's processes can read the settings from this file themselves. A pipe has been
+ * read to its end already. Settings that ship with this command are not looked up by name again:
+ * they are passed on as text. */
 static bool is_theirs_to_read(const char *config)
 {
     struct stat status;
@@ -183,7 +188,7 @@ bool pool_options_take(struct pool_options *options, int option, const char *arg
 
 int run_with_pool_options(int argc, char **argv, pool_options_command *command)
 {
-    /* A setting that comes by the environment is checked as well. */
+    /* The settings that the environment names are checked as well. */
     struct pool_options options = {.config = getenv("CUDAPOOL_CONFIG"),
                                    .assignments = calloc((size_t)argc, sizeof(char *))};
     int status =

@@ -1,8 +1,9 @@
 /*
- * Running someone else's program (program.h).
+ * Runs another program (program.h).
  *
- * Signals are blocked from before the program is there until it is gone, and taken one by one while
- * waiting: none is lost, and no handler runs. The program gets the mask that was found.
+ * Signals are blocked from before the program starts until it has ended. While this process waits,
+ * it takes them one by one. No signal is lost, and no handler runs. The program gets the signal
+ * mask that was found.
  */
 #include "program.h"
 
@@ -18,22 +19,23 @@
 
 #include "complaint.h"
 
-/* Those that ask a process to end, to stop or to do something. */
+/* The signals that are passed on to the program: those that ask it to end, to stop or to do
+ * something. */
 static const int passed_on[] = {SIGHUP,  SIGINT,   SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
                                 SIGALRM, SIGWINCH, SIGURG,  SIGIO,   SIGTSTP};
 #define PASSED_ON (sizeof(passed_on) / sizeof(passed_on[0]))
 
-/* How long a program that runs apart may take to end when it is asked to. */
+/* How long a program that runs apart may take to end after it is asked to. */
 #define SECONDS_TO_END 10
 
-/* Four times a second. */
+/* The time between two calls of apart->look: a quarter of a second. */
 static const struct timespec between_looks = {.tv_nsec = 250000000};
 
-/* A program that runs. */
+/* The program while it runs. */
 struct running {
     pid_t program;
-    struct program_apart *apart; /* NULL: it belongs to this process's group */
-    struct timespec kill_at;     /* of CLOCK_MONOTONIC; where apart->ended_by is set */
+    struct program_apart *apart; /* NULL: the program is in this process's group */
+    struct timespec kill_at;     /* on CLOCK_MONOTONIC; set together with apart->ended_by */
 };
 
 int program_become(char **argv)
@@ -53,7 +55,7 @@ static void signals_to_watch(sigset_t *watched)
         sigaddset(watched, passed_on[i]);
 }
 
-/* True where it has its group and each file is in its place. */
+/* Puts the child into its own group, and its files into place. False if that fails. */
 static bool set_apart(const struct program_apart *apart)
 {
     return apart == NULL ||
@@ -61,7 +63,7 @@ static bool set_apart(const struct program_apart *apart)
             dup2(apart->out, STDOUT_FILENO) >= 0 && dup2(apart->error, STDERR_FILENO) >= 0);
 }
 
-/* In the child. A kill -9 of this command is one of the program. */
+/* Runs in the child. PR_SET_PDEATHSIG has the kernel kill the program if this command is killed. */
 static void become_the_program(char **argv, const struct program_apart *apart, const sigset_t *mask,
                                pid_t parent)
 {
@@ -80,7 +82,8 @@ static void send_signal(const struct running *running, int signal)
     kill(running->apart == NULL ? running->program : -running->program, signal);
 }
 
-/* What a terminal sends goes to this process's whole group: a program in it has had the signal. */
+/* Whether the program has received the signal already: a terminal sends it to this process's whole
+ * group. */
 static bool has_had(const struct running *running, const siginfo_t *signal)
 {
     return running->apart == NULL && signal->si_code == SI_KERNEL;
@@ -130,11 +133,12 @@ int program_take_end(void)
     return taken;
 }
 
-/* Whoever asks a second time shall not have to wait. */
+/* Sets when the program is killed: SECONDS_TO_END after the first request to end, at once after a
+ * second one. */
 static void end_by(struct running *running, int signal)
 {
     clock_gettime(CLOCK_MONOTONIC, &running->kill_at);
-    /* One that is stopped would not see the signal. */
+    /* A stopped program would not see the signal that asks it to end. */
     send_signal(running, SIGCONT);
     if (running->apart->ended_by == 0) {
         running->apart->ended_by = signal;
@@ -151,9 +155,9 @@ static bool is_past(const struct timespec *moment)
            (now.tv_sec == moment->tv_sec && now.tv_nsec >= moment->tv_nsec);
 }
 
-/* The program has stopped: so does this process, by the same signal, and whoever started it sees a
- * job that has stopped. Returns when it is to continue; or at once, where the kernel stops nobody
- * because nobody could have him continue. */
+/* Stops this process by the signal that stopped the program, so that this process's parent sees a
+ * stopped job. Returns when this process is continued. Returns at once if the kernel does not stop
+ * it, because nobody could continue it (orphaned process group). */
 static void stop_by(int signal)
 {
     static const struct timespec at_once = {0, 0};
@@ -161,8 +165,8 @@ static void stop_by(int signal)
 
     sigemptyset(&only);
     sigaddset(&only, signal);
-    /* One that was sent to the whole group has stopped the program, too: it would stop this process
-     * twice. */
+    /* A signal that was sent to the whole group has stopped the program, and is pending here as
+     * well. It is taken here, or it would stop this process twice. */
     sigprocmask(SIG_BLOCK, &only, &before);
     while (sigtimedwait(&only, NULL, &at_once) > 0)
         continue;
@@ -171,7 +175,7 @@ static void stop_by(int signal)
     sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
-/* A shell has the whole group continue: the program then has done so already. */
+/* Continues the program, unless it was continued already: a shell continues the whole group. */
 static void have_it_continue(const struct running *running)
 {
     siginfo_t info = {.si_pid = 0};
@@ -194,8 +198,9 @@ static void take_signal(struct running *running, const siginfo_t *signal)
 /* --- its end ------------------------------------------------------------------------------------
  */
 
-/* True with the status once a program that was asked to end is gone. While a program that has ended
- * is a zombie, nobody else's group has its number. */
+/* Like has_ended, for a program that was asked to end. Kills its group at kill_at. Kills the rest
+ * of the group while the program is a zombie: until it is reaped, no other group can have its
+ * number. */
 static bool has_ended_as_asked(const struct running *running, int *status)
 {
     siginfo_t info = {.si_pid = 0};
@@ -207,7 +212,7 @@ static bool has_ended_as_asked(const struct running *running, int *status)
     return is_zombie && waitpid(running->program, status, 0) == running->program;
 }
 
-/* True with the status once the program is gone. */
+/* True, with the status, once the program has ended. */
 static bool has_ended(const struct running *running, int *status)
 {
     if (running->apart != NULL && running->apart->ended_by != 0)
@@ -220,7 +225,8 @@ static bool has_ended(const struct running *running, int *status)
     return false;
 }
 
-/* Waits for a signal, as long as nothing else is to be done. */
+/* Waits for a signal and handles it. If apart->look is set or the program was asked to end, waits a
+ * quarter of a second at most. */
 static void wait_for_signal(struct running *running, const sigset_t *watched)
 {
     struct program_apart *apart = running->apart;
@@ -254,7 +260,8 @@ bool program_run(char **argv, struct program_apart *apart, struct program_end *e
 
     *end = (struct program_end){0, 0, 0};
 
-    /* Whoever started us may have chosen to ignore it, and then there would be no status. */
+    /* The parent of this process may have chosen to ignore SIGCHLD. There would be no status then.
+     */
     sigaction(SIGCHLD, &by_default, &inherited);
     signals_to_watch(&watched);
     sigprocmask(SIG_BLOCK, &watched, &before);
@@ -270,7 +277,7 @@ bool program_run(char **argv, struct program_apart *apart, struct program_end *e
         errno = error;
         return false;
     }
-    /* Either of the two is the first to do this. */
+    /* Parent and child both do this, because either may run first. */
     if (apart != NULL)
         setpgid(running.program, running.program);
     *exit_status = wait_for_end(&running, &watched, end);

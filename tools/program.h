@@ -1,5 +1,5 @@
 /*
- * Running someone else's program, as a shell would.
+ * Runs another program as a shell would: passes signals on to it, and returns its exit status.
  */
 #ifndef CUDAPOOL_TOOLS_PROGRAM_H
 #define CUDAPOOL_TOOLS_PROGRAM_H
@@ -8,41 +8,44 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* What became of a program. */
+/* How a program ended. */
 struct program_end {
     pid_t program; /* 0: it was not started */
     int signal;    /* that ended it; 0: none */
-    int status;    /* that it exited with, where no signal ended it */
+    int status;    /* that it exited with, if no signal ended it */
 };
 
-/* A program that runs apart: in a process group of its own, with files of its own. Signals to this
- * process go to that group, those of a terminal as well. */
+/* For a program that runs apart: in a process group of its own, with its own stdin, stdout and
+ * stderr. Signals to this process go to that whole group, including those that a terminal sends. */
 struct program_apart {
     int in, out, error;          /* descriptors */
-    const sigset_t *mask;        /* the signals that it has blocked */
-    void (*look)(void *context); /* called four times a second while it runs; NULL: never */
+    const sigset_t *mask;        /* the signals that the program has blocked */
+    void (*look)(void *context); /* called 4 times a second meanwhile; NULL: never */
     void *context;
-    int ended_by; /* set: the signal that asked this process to end meanwhile; 0: none did */
+    int ended_by; /* set by program_run: the signal that asked this process to end; 0: none */
 };
 
-/* Becomes the program that argv names. Returns only where it cannot be run, after a complaint: the
- * exit status. */
+/* Replaces this process with the program that argv names. Returns only if the program cannot be
+ * run: the exit status, after a complaint. */
 int program_become(char **argv);
 
-/* Runs it and waits for its end; signals sent to this process meanwhile go to the program, which is
- * killed where this process is. Where the program stops, so does this process, until it is to
- * continue. Signals stay blocked here afterwards, so that what is still to be said is said. False
- * with errno, and nothing has changed, where there can be no process for it. *exit_status: its own,
- * 128 and the number of the signal that ended it, or that of a program that cannot be run.
+/* Runs the program and waits for its end. Signals sent to this process meanwhile go to the program.
+ * If this process is killed, the program is killed too. If the program stops, this process stops,
+ * until it is continued. Signals stay blocked here afterwards, so that messages still to be printed
+ * are printed. Returns false with errno, and nothing has changed, if no process can be made.
+ * *exit_status: the program's own, or 128 and the number of the signal that ended it, or
+ * EXIT_CANNOT_RUN or EXIT_NOT_FOUND.
  *
- * With apart, a signal that asks this process to end (SIGHUP, SIGINT, SIGQUIT, SIGTERM; unless it
- * is ignored) ends the program's whole group: by that signal first, by SIGKILL after ten seconds or
- * where another such signal comes, and what is left of the group when the program has gone. */
+ * With apart, the signals SIGHUP, SIGINT, SIGQUIT and SIGTERM, unless ignored, ask this process to
+ * end. Such a signal ends the program's whole group. The group first receives the same signal. It
+ * receives SIGKILL after ten seconds, or if another such signal arrives. What is left of the group
+ * when the program has ended is killed as well. */
 bool program_run(char **argv, struct program_apart *apart, struct program_end *end,
                  int *exit_status);
 
-/* Blocks those signals, so that one that comes between two programs is the second one's; and takes
- * one that has come since: its number, or 0. */
+/* program_block_ends blocks the signals that ask to end (see program_run), so that one that arrives
+ * between two programs is not lost. program_take_end takes one that has arrived since: its number,
+ * or 0. */
 void program_block_ends(sigset_t *before);
 int program_take_end(void);
 

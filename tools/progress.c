@@ -1,5 +1,5 @@
 /*
- * A line that says how far something is (progress.h).
+ * A line on stderr that shows how far a long task has come (progress.h).
  */
 #include "progress.h"
 

@@ -1,7 +1,7 @@
 /*
- * A line on stderr that says how far something is that takes a while. Nothing is written where
- * stderr is no terminal, or one that cannot clear a line, where this process is in the background,
- * or where all is done before a person would wonder.
+ * A line on stderr that shows how far a long task has come. Nothing is written if stderr is not a
+ * terminal or cannot clear a line, or while this process is in the background. A task that ends
+ * within a tenth of a second shows nothing.
  */
 #ifndef CUDAPOOL_TOOLS_PROGRESS_H
 #define CUDAPOOL_TOOLS_PROGRESS_H
@@ -18,10 +18,10 @@ struct progress {
 void progress_start(struct progress *progress);
 void progress_step(struct progress *progress, size_t done, size_t all);
 
-/* A line of the caller's in place of the bar. */
+/* Shows a line of the caller's in place of the bar. */
 void progress_say(struct progress *progress, const char *line);
 
-/* Takes the line off the screen: before an error, and at the end. */
+/* Clears the line. To be called before an error message, and at the end. */
 void progress_end(struct progress *progress);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * cudapool report: what reports in JSON say, in the format that is asked for.
+ * cudapool report: shows what reports in JSON and files of figures say, in the chosen format.
  *
- * Files are read one after another; what is kept of each is what the format needs.
+ * Files are read one after another. Only what the format needs of each file stays in memory.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -23,7 +23,7 @@
 
 struct options {
     enum report_format format;
-    bool has_format;  /* it was asked for */
+    bool has_format;  /* the user chose one */
     const char *file; /* -o; NULL: stdout */
     FILE *out;
     bool merge;
@@ -37,7 +37,8 @@ struct options {
 /* --- reading ------------------------------------------------------------------------------------
  */
 
-/* What has been read: reports as they are, or summaries of one or of all of them. */
+/* What has been read: reports as they are, or one summary for each report, or one summary of
+ * all. */
 struct gathered {
     struct report *reports;
     size_t report_count;
@@ -94,7 +95,8 @@ static void free_gathered(struct gathered *gathered)
     free(gathered->summaries);
 }
 
-/* 0, or the exit status after an error: a report that is missing from a sum makes it wrong. */
+/* Reads the files and stops at the first error, because a sum without one of its reports is wrong.
+ * Returns 0, or the exit status after a complaint. */
 static int read_files(char **files, size_t count, report_visitor *visit, struct gathered *gathered)
 {
     char error[ERROR_BYTES];
@@ -126,11 +128,11 @@ static int print_one_table(struct report *report, void *context)
     const struct options *options = context;
     int status = print_report_table(report, &options->look, options->out);
 
-    /* Of what cannot be written output_close complains. */
+    /* output_close complains of write errors. */
     return ferror(options->out) ? 0 : status;
 }
 
-/* Every file is printed, also after a bad one. */
+/* Prints the table of each file, also of those after a bad one. */
 static int print_tables(struct options *options)
 {
     char error[ERROR_BYTES];
@@ -143,7 +145,7 @@ static int print_tables(struct options *options)
     return status;
 }
 
-/* As they are, one by one. */
+/* Prints the reports one by one, without merging them. */
 static int print_reports(const struct options *options, struct gathered *gathered)
 {
     int status = read_files(options->files, options->count, keep_report, gathered);
@@ -168,7 +170,7 @@ static int compare_processes(const void *one, const void *other)
     return order != 0 ? order : strcmp(a->rank, b->rank);
 }
 
-/* Prometheus takes no two samples with the same labels. */
+/* Prometheus accepts no two samples with the same labels. */
 static int refuse_the_same_process(const struct gathered *gathered)
 {
     qsort(gathered->summaries, gathered->summary_count, sizeof(*gathered->summaries),
@@ -216,7 +218,7 @@ static int print_summarized(const struct options *options, struct gathered *gath
     return status;
 }
 
-/* 0, or -1 where memory is short. */
+/* Prints the comparison. Returns 0, or -1 if memory is short. */
 static int print_two(const struct options *options, const struct summary *a,
                      const struct summary *b)
 {
@@ -264,7 +266,7 @@ static int choose_format(const char *name, struct options *options)
                     name);
 }
 
-/* As the file's name ends. */
+/* Chooses the format that the file name's suffix selects. */
 static int choose_format_by_suffix(struct options *options)
 {
     if (strcmp(options->file, "-") == 0 || format_of_file(options->file, &options->format))
@@ -285,7 +287,7 @@ static int check_comparison(const struct options *options)
     return 0;
 }
 
-/* Whether what was asked for goes together. */
+/* Checks that the options do not contradict each other. */
 static int check_options(struct options *options)
 {
     if (options->count == 0)
@@ -304,7 +306,7 @@ static const struct option known_options[] = {
     {"merge", no_argument, NULL, 'm'},        {"compare", no_argument, NULL, 'c'},
     {"all", no_argument, NULL, 'a'},          {0}};
 
-/* 0, or the exit status. */
+/* Returns 0, or the exit status. */
 static int take_option(int option, const char *word, struct options *options)
 {
     switch (option) {

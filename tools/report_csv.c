@@ -1,8 +1,9 @@
 /*
- * Reports as comma-separated values (RFC 4180): a line for each bucket of each device, times in
- * nanoseconds, sizes in bytes. A bucket of 0 bytes is that of requests that are not kept. What a
- * device's processes gave each other is a line of the kind "neighbours", without a bucket, where
- * there is any.
+ * Prints reports as comma-separated values (RFC 4180). Each bucket of each device has a line. Times
+ * are in nanoseconds, sizes in bytes.
+ *
+ * The bucket of 0 bytes counts requests whose blocks the pool does not cache. A device whose
+ * processes exchanged memory has one more line, of the kind "neighbours" and without a bucket.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -55,7 +56,7 @@ static void print_bucket(FILE *out, const struct report_bucket *bucket)
     fputs("\r\n", out);
 }
 
-/* What every line of a kind begins with. */
+/* Prints the fields that identify host, process, device and kind. */
 static void print_place(FILE *out, const struct summary_device *device,
                         const struct summary_process *process, const char *kind)
 {
@@ -69,7 +70,7 @@ static void print_place(FILE *out, const struct summary_device *device,
     print_csv_field(out, kind, ",");
 }
 
-/* What is of the device as a whole has a line of its own, where there is any. */
+/* Prints the line about the whole device, if there is anything to tell. */
 static void print_neighbours(FILE *out, const struct summary_device *device,
                              const struct summary_process *process)
 {

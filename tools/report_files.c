@@ -1,5 +1,5 @@
 /*
- * Files that reports come from (report_files.h).
+ * Reads files of reports and of figures (report_files.h).
  */
 #include "report_files.h"
 
@@ -28,10 +28,11 @@ static int visit_figures(const char *path, report_visitor *visit, void *context,
     return status;
 }
 
-/* --- paths of our own ---------------------------------------------------------------------------
+/* --- paths made by cudapool run -----------------------------------------------------------------
  */
 
-/* A directory that `cudapool run` made to collect reports in: BASE/cudapool-XXXXXX. */
+/* Whether `cudapool run` made the directory to collect reports: its path is
+ * BASE/cudapool-XXXXXX. */
 static bool is_of_a_run(const char *directory)
 {
     static const char prefix[] = "cudapool-";
@@ -42,7 +43,7 @@ static bool is_of_a_run(const char *directory)
     return strlen(name + sizeof(prefix)) == 6;
 }
 
-/* Where a process's report was collected is none of its settings: nobody chose it. */
+/* Removes paths below such a directory from the settings, because no user chose them. */
 static void forget_own_paths(struct settings *settings)
 {
     struct settings defaults;

@@ -1,7 +1,8 @@
 /*
- * The formats of reports (report_formats.h).
+ * Prints the reports of a run in each format (report_formats.h).
  *
- * Tables and sums take the reports' devices: they get copies.
+ * print_report_table and summary_add take the devices of a report, so they get copies of the
+ * reports.
  */
 #include "report_formats.h"
 
@@ -14,7 +15,7 @@
 
 const char *const format_names[FORMATS] = {"table", "json", "csv", "html", "prometheus", "trace"};
 
-/* The first that fits. */
+/* The first suffix that fits is used. */
 static const struct {
     const char *suffix;
     enum report_format format;
@@ -41,7 +42,7 @@ bool format_of_file(const char *name, enum report_format *format)
 /* --- copies -------------------------------------------------------------------------------------
  */
 
-/* NULL for none, and where memory is short. */
+/* Returns NULL if count is 0 or memory is short. */
 static void *copy_array(const void *array, size_t count, size_t size)
 {
     void *copy = count == 0 ? NULL : scratch_calloc(count, size);
@@ -59,7 +60,8 @@ static bool copy_kind(struct report_kind *kind)
     return kind->buckets != NULL || kind->bucket_count == 0;
 }
 
-/* What the device points to becomes its own. False where memory is short: it has the rest. */
+/* Replaces the arrays that the device points to by copies. Returns false if memory is short; the
+ * device then has what could be copied. */
 static bool copy_device(struct report_device *device)
 {
     size_t kinds = device->kind_count, samples = device->sample_count;
@@ -74,7 +76,8 @@ static bool copy_device(struct report_device *device)
     return copied && device->kind_count == kinds && device->sample_count == samples;
 }
 
-/* The caller owes a report_free. False where memory is short. */
+/* Copies a report. Returns false if memory is short. The caller must call report_free in either
+ * case. */
 static bool copy_report(const struct report *report, struct report *copy)
 {
     size_t devices = report->device_count;
@@ -153,7 +156,7 @@ static int print_one_by_one(enum report_format format, const struct report *repo
     return status;
 }
 
-/* The table of the only process says more than that of several. */
+/* The table of a single process says more than a summary's table does. */
 static int print_only_table(const struct report *report, const struct look *look, FILE *out)
 {
     struct report *copy = calloc(1, sizeof(*copy));
@@ -167,7 +170,8 @@ static int print_only_table(const struct report *report, const struct look *look
     return status;
 }
 
-/* A process that executed another program has left a report of each. */
+/* Whether two reports have the same pid. A process that executed another program leaves a report of
+ * each. */
 static bool any_number_twice(const struct report *reports, size_t count)
 {
     for (size_t i = 0; i < count; i++)

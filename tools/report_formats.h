@@ -1,6 +1,7 @@
 /*
- * The formats that reports are shown in: their names, the ends of files' names that say them, and
- * printing the reports of one run.
+ * The formats in which `cudapool report` and `cudapool run` show reports. This file has their
+ * names, the file name suffixes that select them, and the function that prints the reports of one
+ * run.
  */
 #ifndef CUDAPOOL_TOOLS_REPORT_FORMATS_H
 #define CUDAPOOL_TOOLS_REPORT_FORMATS_H
@@ -16,13 +17,14 @@ enum report_format { TABLE, JSON, CSV, HTML, PROMETHEUS, TRACE, FORMATS };
 
 extern const char *const format_names[FORMATS];
 
-/* What a file's name ends with says its format. False where the end says none. */
+/* Sets the format that the suffix of a file's name selects. Returns false if the suffix selects
+ * none. */
 bool format_of_file(const char *name, enum report_format *format);
 #define FORMAT_SUFFIXES ".txt, .json, .csv, .html, .prom and .trace"
 
-/* The reports of a run, of at least one process, as `cudapool report` shows them together: of the
- * table, the page and, where processes have one number, the samples for Prometheus they are sums.
- * 0, or -1 where memory is short. */
+/* Prints the reports of one run in the format. count is at least 1. A table and a page show the
+ * sums of all processes; the table of a single process shows that process. Samples for Prometheus
+ * are sums only if two reports have the same pid. Returns 0, or -1 if memory is short. */
 int print_run_as(enum report_format format, const struct report *reports, size_t count,
                  const struct look *look, FILE *out);
 

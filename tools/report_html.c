@@ -1,9 +1,9 @@
 /*
- * A merged report as one page: no script, nothing from the network, no other file.
+ * Prints a merged report as one HTML page, without scripts, network access or other files.
  *
- * Every chart is a column of the table that holds its numbers, so that it needs no other form for
- * those who don't see it. Every number of the report stands in an attribute as well, unrounded:
- * data-key says which one it is, data-value what it is.
+ * Every chart is a column of the table that has its numbers. Readers who cannot see the chart
+ * therefore need no other form of it. Every number of the report also stands unrounded in
+ * attributes: data-key names the number, and data-value is its value.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "formats.h"
 #include "html.h"
 
-/* --- what it was and what it did ----------------------------------------------------------------
+/* --- header and totals --------------------------------------------------------------------------
  */
 
 static void put_tile(FILE *out, const char *name, const char *label, uint64_t value,
@@ -56,7 +56,7 @@ static void put_tiles(FILE *out, const struct summary *summary)
     fputs("</dl>\n", out);
 }
 
-/* When, and with what: of the first process. */
+/* Writes the start time and the versions, both of the first process. */
 static void put_origin(FILE *out, const struct summary *summary)
 {
     char text[REPORT_ORIGIN_BYTES] = "";
@@ -199,7 +199,7 @@ static uint64_t most_requests(const struct report_kind *kind)
     return most;
 }
 
-/* How requests were answered. */
+/* Writes how the requests were answered. */
 static void put_answers(FILE *out, const struct place *place,
                         const struct report_counters *counters)
 {
@@ -220,7 +220,7 @@ static void put_answers(FILE *out, const struct place *place,
     fputs("</tr>\n", out);
 }
 
-/* What became of the blocks, and what they cost. */
+/* Writes what became of the blocks, and the time that they cost. */
 static void put_costs(FILE *out, const struct place *place, const struct report_counters *counters)
 {
     put_count(out, place, "frees", counters->frees);
@@ -312,7 +312,7 @@ static void put_all_costs(FILE *out, const struct report_kind *kind)
 /* --- sizes --------------------------------------------------------------------------------------
  */
 
-/* The power of two that a size lies at or over, as its exponent. */
+/* Returns floor(log2(bytes)). */
 static unsigned doubling_of(uint64_t bytes)
 {
     return 63 - (unsigned)__builtin_clzll(bytes);

@@ -1,9 +1,9 @@
 /*
- * Reports in the text format of Prometheus, as node_exporter's textfile collector takes it.
+ * Prints reports in the text format of Prometheus, as node_exporter's textfile collector reads it.
  *
- * Counters are given for each bucket (bucket_bytes="0": requests that are not kept), so that sums
- * over them count nothing twice; peaks for each kind of memory of a device, because those of its
- * buckets do not add up.
+ * Counters have a sample for each bucket, so that a sum over the buckets counts nothing twice. The
+ * label bucket_bytes="0" means requests that the pool does not cache. Peaks have a sample for each
+ * kind of memory of a device, because the peaks of its buckets do not add up.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -19,17 +19,17 @@ struct metric {
     const char *type;
     const char *help;
     enum level level;
-    bool in_seconds; /* the value is nanoseconds */
+    bool in_seconds; /* the value is in nanoseconds */
     size_t offset;   /* in struct report_counters */
     const char *label;
 };
 
-/* A member bears no parentheses. */
+/* The argument is a member's name, which cannot be put in parentheses. */
 /* NOLINTBEGIN(bugprone-macro-parentheses) */
 #define AT(field) offsetof(struct report_counters, field)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
-/* Those of one name stand together. */
+/* Metrics of one name are adjacent. */
 static const struct metric metrics[] = {
     {"cudapool_requests_total", "counter", "Allocations: hits, misses and failures.", OF_A_BUCKET,
      false, AT(requests), ""},
@@ -162,7 +162,7 @@ static void print_heading(FILE *out, const char *name, const char *help, const c
     fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* What processes on a device gave each other, and what bounds them there. */
+/* Exchanges of memory between processes on a device. */
 static const struct neighbour_metric {
     const char *name;
     const char *type;
@@ -249,7 +249,7 @@ static void print_wall_time(FILE *out, const struct summary *summary,
         print_label(out, "rank", process->rank);
     }
     double seconds = summary_wall_seconds(summary);
-    /* Integers: a locale's decimal point may differ. */
+    /* Integers, because a locale may have another decimal point. */
     uint64_t nanoseconds = seconds > 0 && seconds < 1e10 ? (uint64_t)(seconds * 1e9) : 0;
     fprintf(out, "} %" PRIu64 ".%09" PRIu64 "\n", nanoseconds / 1000000000,
             nanoseconds % 1000000000);

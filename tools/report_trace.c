@@ -1,8 +1,10 @@
 /*
- * Counters over time as a trace: the JSON that Perfetto (https://ui.perfetto.dev) and
- * chrome://tracing read. Each process is a process there, on a common clock where their reports say
- * when they started; each of its devices has a counter of bytes, one of requests a second, and,
- * where there are any, one of bytes that went from process to process.
+ * Prints counters over time as a trace: the JSON that Perfetto (https://ui.perfetto.dev) and
+ * chrome://tracing read.
+ *
+ * Each process is a process of the trace. All processes are on a common clock if their reports have
+ * start times. Each device of a process has a counter of bytes and one of requests per second. It
+ * also has one of bytes exchanged with other processes, if there are any.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -12,22 +14,22 @@
 #include "core/settings/document_json.h"
 #include "formats.h"
 
-/* Microseconds, which is the unit of the format, exactly. */
+/* Converts to microseconds, the unit of the format, without rounding to an integer. */
 static json_t *microseconds(uint64_t nanoseconds)
 {
     return json_real((double)nanoseconds / 1000);
 }
 
-/* A process among the events. Processes of several hosts may have one number: here they have their
- * own. */
+/* A process of the trace. It has a number of its own, because processes of several hosts may have
+ * the same pid. */
 struct track {
     json_t *events;
     json_int_t number;
     const struct report *report;
-    uint64_t shift; /* from the process's own clock to the common one */
+    uint64_t shift; /* nanoseconds from the process's clock to the common one */
 };
 
-/* Takes the reference to args. */
+/* Adds an event and takes the reference to args. */
 static int add_event(const struct track *track, const char *phase, const char *name, uint64_t at,
                      json_t *args)
 {
@@ -76,7 +78,8 @@ static double rate(uint64_t now, uint64_t before, uint64_t nanoseconds)
     return now > before && nanoseconds > 0 ? (double)(now - before) * 1e9 / (double)nanoseconds : 0;
 }
 
-/* Of the time until the next sample, for which a counter of the format holds. */
+/* Adds the rates of the time until the next sample. In this format a counter holds from its event
+ * on. */
 static int add_rates(const struct track *track, const char *name,
                      const struct report_sample *sample, const struct report_sample *next)
 {
@@ -91,7 +94,7 @@ static int add_rates(const struct track *track, const char *name,
                      json_unless_failed(args, status));
 }
 
-/* Since the start; of a device of which any was given or got. */
+/* Adds the bytes exchanged since the start, if the device has any. */
 static int add_exchanges(const struct track *track, const struct report_device *device)
 {
     const struct report_sample *samples = device->samples;
@@ -133,7 +136,7 @@ static int add_device(const struct track *track, const struct report_device *dev
     return status | add_exchanges(track, device);
 }
 
-/* Of those that say when they started; UINT64_MAX where none does. */
+/* Returns the earliest start of all reports that have one, or UINT64_MAX if none has. */
 static uint64_t first_start(const struct report *reports, size_t count)
 {
     uint64_t first = UINT64_MAX;

@@ -1,9 +1,9 @@
 /*
  * cudapool run: runs a program with the pool.
  *
- * Checks what can be wrong with the settings first, and sets the environment that the preload
- * object reads. Where the processes' reports are to be collected, it waits for the program;
- * otherwise it becomes the program.
+ * The command first checks the settings and the report's file name. It then sets the environment
+ * that the preload object reads. If it collects the reports of the program's processes, it waits
+ * for the program; otherwise it becomes the program.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -22,17 +22,18 @@
 #include "program.h"
 #include "tool.h"
 
-/* Of what the command line says. */
+/* What the command line says. */
 struct run_options {
     struct pool_options pool;
     const char *report;
-    bool all; /* of the table */
+    bool all; /* all rows and columns of the table */
 };
 
 /* --- where the reports go -----------------------------------------------------------------------
  */
 
-/* A percent sign of the current directory is not an escape. */
+/* Prepends the current directory to the name. A percent sign in the directory is doubled, because
+ * it is no escape. */
 static bool full_report_name(const char *name, char *full, size_t bytes)
 {
     char directory[PATH_MAX];
@@ -48,7 +49,8 @@ static bool full_report_name(const char *name, char *full, size_t bytes)
     return (size_t)snprintf(full + length, bytes - length, "/%s", name) < bytes - length;
 }
 
-/* The name in full and valid, in memory that the caller frees; NULL after a complaint. */
+/* Checks the name of --report and completes it. The caller frees the result. Returns NULL after a
+ * complaint. */
 static char *complete_report_name(const char *report)
 {
     char full[3 * PATH_MAX];
@@ -82,8 +84,8 @@ static bool names_each_process(const char *name)
     return false;
 }
 
-/* False after a complaint, where a report could not be written there. A directory that has the
- * process's number in its name may be the process's own to make. */
+/* Returns false after a complaint if no report can be written there. A directory with %p in its
+ * name is not checked, because the process itself may make it. */
 static bool is_writable(const char *name)
 {
     char path[SETTINGS_PATH_MAX], directory[SETTINGS_PATH_MAX];
@@ -100,7 +102,8 @@ static bool is_writable(const char *name)
     return false;
 }
 
-/* The same of where each process writes on its own, unless that depends on where it is by then. */
+/* Checks the file that each process writes itself. A relative name is not checked, because the
+ * process may change its directory before. Returns 0, or the exit status. */
 static int check_own_file(const char *name)
 {
     return *name != '/' || !file_pattern_is_valid(name) || is_writable(name) ? 0 : EXIT_BAD_INPUT;
@@ -111,7 +114,8 @@ static int set_variable(const char *name, const char *value)
     return setenv(name, value, 1) == 0 ? 0 : complain("out of memory");
 }
 
-/* A run that this one is a part of may be over: what it collected in went with it. */
+/* Whether the name is in the directory of an outer `cudapool run`. That run may have ended and
+ * removed its directory. */
 static bool is_another_runs(const char *name)
 {
     const char *figures = getenv("CUDAPOOL_FIGURES");
@@ -120,8 +124,8 @@ static bool is_another_runs(const char *name)
     return length > 0 && strncmp(name, figures, length) == 0 && name[length] == '/';
 }
 
-/* What the settings say, for want of --report and CUDAPOOL_REPORT. A file that they name is each
- * process's own business. 0, or the exit status. */
+/* Applies the settings, where neither --report nor CUDAPOOL_REPORT is given. If the settings name a
+ * file, each process writes its own. Returns 0, or the exit status. */
 static int follow_settings(const struct settings *settings, struct collection *collection)
 {
     if (settings->report.at_exit == REPORT_NONE)
@@ -140,7 +144,8 @@ static enum report_format format_of_name(const char *name)
     return format_of_file(name, &format) ? format : JSON;
 }
 
-/* A file that is not named for each process is one file for all of them. */
+/* Applies --report. Without %p in its name, one file is for all processes. Returns 0, or the exit
+ * status. */
 static int follow_option(const char *report, struct collection *collection)
 {
     if (strcmp(report, "none") == 0)
@@ -160,7 +165,7 @@ static int follow_option(const char *report, struct collection *collection)
                : 0;
 }
 
-/* 0, or the exit status. */
+/* Returns 0, or the exit status. */
 static int choose_report(const struct run_options *options, const struct settings *settings,
                          struct collection *collection)
 {
@@ -179,7 +184,7 @@ static int choose_report(const struct run_options *options, const struct setting
 /* --- the command line ---------------------------------------------------------------------------
  */
 
-/* Where the program stands in argv, or -1 after an error. */
+/* Returns the index of the program in argv, or -1 after a complaint. */
 static int read_options(int argc, char **argv, struct run_options *options)
 {
     static const struct option known[] = {POOL_OPTIONS,
@@ -189,7 +194,8 @@ static int read_options(int argc, char **argv, struct run_options *options)
     int option;
 
     opterr = 0;
-    /* "+": what follows the program's name is the program's; ":" tells a missing argument. */
+    /* "+" stops at the program's name, because options after it are the program's. ":" makes
+     * getopt_long report a missing argument. */
     while ((option = getopt_long(argc, argv, "+:", known, NULL)) != -1) {
         if (option == 'r')
             options->report = optarg;
@@ -209,8 +215,8 @@ static int read_options(int argc, char **argv, struct run_options *options)
     return -1;
 }
 
-/* Without a process of its own the program runs all the same: this one becomes the program, and its
- * report is its own affair. */
+/* Runs the program and delivers the collected reports. If no process can be made for the program,
+ * this process becomes the program, which then writes its report itself. */
 static int run_program(char **argv, struct collection *collection,
                        const struct figures_settings *figures)
 {

@@ -1,5 +1,5 @@
 /*
- * The directory of a run (run_directory.h).
+ * Makes and removes the directory of a run (run_directory.h).
  */
 #include "run_directory.h"
 
@@ -17,7 +17,7 @@
 #include "core/figures/figures_file.h"
 #include "core/figures/report_process.h"
 
-/* --- where it is --------------------------------------------------------------------------------
+/* --- choosing the base directory ----------------------------------------------------------------
  */
 
 static const char *temporary_directory(void)
@@ -42,10 +42,12 @@ bool expand_for_self(const char *name, char *path, size_t bytes)
     return status == 0;
 }
 
-/* Room for the figures of some processes, in memory: see core/figures/figures_file.h. */
+/* Bytes that must be available in memory for the figures of some processes
+ * (core/figures/figures_file.h). */
 #define ROOM_FOR_FIGURES (UINT64_C(4) << 20)
 
-/* Where the private directory is made. False after a complaint. */
+/* Writes the base directory, in which the run's directory is made. Returns false after a
+ * complaint. */
 static bool choose_base(const struct figures_settings *figures, char *base, size_t bytes)
 {
     if (figures->directory[0] != '\0')
@@ -55,16 +57,16 @@ static bool choose_base(const struct figures_settings *figures, char *base, size
     return true;
 }
 
-/* --- the lock in a directory, and directories whose run was killed -------------------------------
+/* --- the lock in a directory, and directories of killed runs -------------------------------------
  */
 
 #define LOCK_FILE  "lock"
 #define NAME_START "cudapool-"
-#define NAME_END   6u /* characters of mkdtemp's */
+#define NAME_END   6u /* random characters, from mkdtemp */
 
-/* Locks the directory for as long as this process is there. It gets the name that others look for
- * once it is locked, so that none of them takes it for a dead one's. Where that fails, the
- * directory is one that nobody removes but us. The lock's descriptor, or -1. */
+/* Locks the directory for as long as this process lives. The lock file gets its final name only
+ * once it is locked, so that no other run takes its owner for dead. Without that file, other runs
+ * never remove the directory. Returns the lock's descriptor, or -1. */
 static int lock_directory(const char *directory)
 {
     char fresh[PATH_MAX + 32], name[PATH_MAX + 32];
@@ -77,8 +79,8 @@ static int lock_directory(const char *directory)
     return fd;
 }
 
-/* True where there was a run that locked the directory, and it is no more. The lock is this
- * process's then, until *lock is closed: no third one removes the directory as well. */
+/* Returns true if the run that locked the directory has ended. This process then holds the lock
+ * until *lock is closed, so that no third process removes the directory as well. */
 static bool is_left_behind(int directory, int *lock)
 {
     *lock = openat(directory, LOCK_FILE, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -90,7 +92,7 @@ static bool is_left_behind(int directory, int *lock)
     return false;
 }
 
-/* Whether a process that the run has left behind still counts there. */
+/* Whether the file holds figures of a process that is still running after its run was killed. */
 static bool is_counted_in(int directory, const char *name)
 {
     int fd = name_ends_with(name, FIGURES_SUFFIX)
@@ -123,7 +125,8 @@ static void remove_files(DIR *entries)
             unlinkat(dirfd(entries), entry->d_name, 0);
 }
 
-/* Removes a directory of this user's whose run is no more. */
+/* Removes a directory of this user if its run has ended and no process still keeps figures
+ * there. */
 static void tidy_directory(int base, const char *name)
 {
     int directory = openat(base, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), lock;
@@ -161,7 +164,7 @@ static void tidy(const char *base)
     closedir(entries);
 }
 
-/* --- making and removing it ---------------------------------------------------------------------
+/* --- making and removing a directory ------------------------------------------------------------
  */
 
 bool run_directory_make(const struct figures_settings *figures, struct run_directory *directory)

@@ -1,7 +1,9 @@
 /*
- * The directory of a run, which only this user can read: where its processes have their figures and
- * write their reports. It is locked for as long as the run is there; one whose run was killed, and
- * in which no process counts any more, goes when the next is made.
+ * The directory of a run. The run's processes keep their figures and write their reports there, and
+ * only this user can read it.
+ *
+ * The run holds a lock in the directory while it lives. If a run is killed, its directory stays.
+ * The next run_directory_make removes it, once no process keeps figures there any more.
  */
 #ifndef CUDAPOOL_TOOLS_RUN_DIRECTORY_H
 #define CUDAPOOL_TOOLS_RUN_DIRECTORY_H
@@ -15,21 +17,21 @@
 
 struct run_directory {
     char path[PATH_MAX];
-    int lock; /* -1: none */
+    int lock; /* descriptor of the lock; -1: none */
 };
 
-/* Makes it below the directory that the settings name for figures, or else in memory, or else below
- * $TMPDIR or /tmp. False after a complaint. */
+/* Makes the directory below the first of these: the directory that the settings name for figures,
+ * one in memory, $TMPDIR, and /tmp. Returns false after a complaint. */
 bool run_directory_make(const struct figures_settings *figures, struct run_directory *directory);
 
-/* Removes it and everything in it. */
+/* Removes the directory and everything in it. */
 void run_directory_remove(struct run_directory *directory);
 
-/* The name that a pattern (core/base/file_pattern.h) means for this process. False after a
+/* Expands a file name pattern (core/base/file_pattern.h) for this process. Returns false after a
  * complaint. */
 bool expand_for_self(const char *name, char *path, size_t bytes);
 
-/* True for a name that ends so, and has something before. */
+/* Returns true if the name ends with end and has at least one character before it. */
 static inline bool name_ends_with(const char *name, const char *end)
 {
     size_t length = strlen(name), end_length = strlen(end);

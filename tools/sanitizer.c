@@ -1,5 +1,5 @@
 /*
- * Programs that were built with a sanitizer (sanitizer.h).
+ * Finds the sanitizer's run time library of a program (sanitizer.h).
  */
 #include "sanitizer.h"
 
@@ -21,7 +21,7 @@
 /* --- names --------------------------------------------------------------------------------------
  */
 
-/* GCC's, and clang's. */
+/* The libraries of GCC and of clang. */
 static bool is_sanitizer(const char *name, size_t length)
 {
     static const char *const beginnings[] = {
@@ -59,7 +59,7 @@ static bool is_executable(const char *path)
     return access(path, X_OK) == 0;
 }
 
-/* As execvp would. */
+/* Finds the program's file as execvp does. */
 static bool find_program(const char *program, char path[PATH_MAX])
 {
     const char *place = getenv("PATH");
@@ -107,7 +107,7 @@ static const Elf64_Phdr *find_segment(const struct elf *elf, uint32_t type)
     return NULL;
 }
 
-/* Where in the file an address is. */
+/* Converts an address of the program to an offset in its file. */
 static bool find_offset(const struct elf *elf, uint64_t address, uint64_t *offset)
 {
     for (unsigned i = 0; i < elf->header.e_phnum; i++) {
@@ -120,7 +120,7 @@ static bool find_offset(const struct elf *elf, uint64_t address, uint64_t *offse
     return false;
 }
 
-/* A string in the file, cut off where it is too long. */
+/* Reads a string from the file and cuts it off at bytes - 1 characters. */
 static bool read_string(const struct elf *elf, uint64_t offset, char *text, size_t bytes)
 {
     if (offset > INT64_MAX)
@@ -132,7 +132,7 @@ static bool read_string(const struct elf *elf, uint64_t offset, char *text, size
     return true;
 }
 
-/* Of the libraries that the program names, the run time of a sanitizer. */
+/* Finds the sanitizer's run time library among the libraries that the program needs (DT_NEEDED). */
 static bool find_needed(const struct elf *elf, char name[NAME_BYTES])
 {
     Elf64_Dyn entries[DYNAMIC_MOST];
@@ -156,10 +156,10 @@ static bool find_needed(const struct elf *elf, char name[NAME_BYTES])
     return false;
 }
 
-/* --- where the library is: the program's own dynamic linker says --------------------------------
+/* --- asking the program's dynamic linker where the library is -----------------------------------
  */
 
-/* "	libasan.so.8 => /lib/x86_64-linux-gnu/libasan.so.8 (0x...)" */
+/* A line is "	libasan.so.8 => /lib/x86_64-linux-gnu/libasan.so.8 (0x...)". */
 static bool take_path(const char *line, const char *name, char path[PATH_MAX])
 {
     size_t length = strlen(name);
@@ -184,7 +184,7 @@ static bool read_list(FILE *list, const char *name, char path[PATH_MAX])
     return found;
 }
 
-/* Has it list the program's libraries, which runs nothing of the program. */
+/* Makes the dynamic linker list the program's libraries. This runs no code of the program. */
 static bool ask_linker(char *linker, char *program, const char *name, char path[PATH_MAX])
 {
     char *arguments[] = {linker, "--list", program, NULL};
@@ -211,7 +211,8 @@ static bool ask_linker(char *linker, char *program, const char *name, char path[
     return found;
 }
 
-/* By its name, where nobody says where it is: the program's dynamic linker looks for it then. */
+/* Returns the library's path, or only its name if the dynamic linker does not tell the path. The
+ * linker then searches for the name when the program starts. */
 static char *find_library(const struct elf *elf, char *program, const char *name)
 {
     char linker[PATH_MAX], path[PATH_MAX];

@@ -1,8 +1,8 @@
 /*
- * Programs that were built with a sanitizer.
+ * Finds the sanitizer's run time library that a program needs.
  *
- * Its run time library, where it is a shared one, must come first of all libraries, also before
- * those in LD_PRELOAD, or it ends the program at its start ("ASan runtime does not come first in
+ * If this library is shared, it must be the first of all libraries, also before those in
+ * LD_PRELOAD. Otherwise it ends the program at its start ("ASan runtime does not come first in
  * initial library list").
  */
 #ifndef CUDAPOOL_TOOLS_SANITIZER_H
@@ -10,13 +10,13 @@
 
 #include <stddef.h>
 
-/* The run time library that the program needs, by its path, in memory that the caller frees. NULL
- * where it needs none, cannot be read, or is not a program of this machine's. program: as execvp
- * finds it. */
+/* Returns the path of the run time library that the program needs; the caller frees it. Returns
+ * NULL if the program needs none, cannot be read, or is not built for this machine. program is
+ * searched for as by execvp. */
 char *sanitizer_of_program(const char *program);
 
-/* The length of what a list for LD_PRELOAD begins with: run time libraries of sanitizers, and what
- * separates them from the rest. */
+/* Returns the length of the sanitizer libraries at the start of a list for LD_PRELOAD, with the
+ * separators after them. */
 size_t sanitizers_in_list(const char *list);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Streams that remember why writing failed (sink.h).
+ * Streams that remember the first write error (sink.h).
  */
 #include "sink.h"
 

@@ -1,6 +1,6 @@
 /*
- * Streams that remember why writing failed: stdio tells it only to whoever made the call in which
- * the buffer was written.
+ * Streams that remember why writing failed. stdio reports the error only in the call that writes
+ * the buffer, which may be any call.
  */
 #ifndef CUDAPOOL_TOOLS_SINK_H
 #define CUDAPOOL_TOOLS_SINK_H
@@ -9,10 +9,11 @@
 
 struct sink {
     int fd;
-    int error; /* of the first write that failed; 0: none has */
+    int error; /* errno of the first write that failed; 0: none has failed */
 };
 
-/* A stream to sink->fd, which stays open when the stream is closed. NULL where memory is short. */
+/* Returns a stream that writes to sink->fd, or NULL if memory is short. Closing the stream leaves
+ * sink->fd open. */
 FILE *sink_open(struct sink *sink);
 
 #endif

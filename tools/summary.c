@@ -1,8 +1,9 @@
 /*
- * Reports of several processes as one (summary.h).
+ * Merges the reports of several processes into one summary (summary.h).
  *
- * Devices, kinds and buckets are gathered as they come, sorted, and each run of equal ones is made
- * one: the time for a large or hostile input is that of sorting.
+ * Devices, kinds and buckets are first appended to arrays. The arrays are then sorted, and each run
+ * of equal elements is merged into one. A large or hostile input therefore takes no longer than
+ * sorting it.
  */
 #include "summary.h"
 
@@ -46,7 +47,7 @@ static void add_counters(struct report_counters *into, const struct report_count
     into->peak.reserved_bytes = larger(before.peak.reserved_bytes, from->peak.reserved_bytes);
 }
 
-/* What is held elsewhere is nothing that the device has. */
+/* Memory of a kind that lies elsewhere is not the device's. */
 static void leave_out_bytes(struct report_counters *counters)
 {
     counters->live_bytes = 0;
@@ -56,8 +57,8 @@ static void leave_out_bytes(struct report_counters *counters)
     counters->peak.reserved_bytes = 0;
 }
 
-/* What the history says that all kinds together had reserved at most, at one time. UINT64_MAX: it
- * says nothing, as in reports of older builds. */
+/* Returns the most that all kinds together had reserved at one time, as the history says. Returns
+ * UINT64_MAX if it says nothing, as in reports of older builds. */
 static uint64_t common_peak(const struct report_device *device)
 {
     uint64_t peak = 0;
@@ -88,7 +89,7 @@ struct report_counters device_totals(const struct report_device *device)
 /* --- arrays -------------------------------------------------------------------------------------
  */
 
-/* Room for one more element. 0 or -1. */
+/* Makes room for one more element. Returns 0 or -1. */
 static int make_room(void **elements, size_t count, size_t *room, size_t element_bytes)
 {
     if (count < *room)
@@ -102,7 +103,7 @@ static int make_room(void **elements, size_t count, size_t *room, size_t element
     return 0;
 }
 
-/* The buckets of one kind behind those of another, which has them from then on. 0 or -1. */
+/* Appends copies of the buckets of from. Returns 0 or -1. */
 static int append_buckets(struct report_kind *into, const struct report_kind *from)
 {
     size_t count = into->bucket_count + from->bucket_count;
@@ -118,7 +119,7 @@ static int append_buckets(struct report_kind *into, const struct report_kind *fr
     return 0;
 }
 
-/* By size; what is not kept, with 0 bytes, comes last. */
+/* Sorts by size. The bucket of 0 bytes, for requests that are not cached, is last. */
 static int compare_buckets(const void *one, const void *other)
 {
     uint64_t a = ((const struct report_bucket *)one)->bytes - 1;
@@ -149,8 +150,9 @@ static int compare_kinds(const void *one, const void *other)
                   ((const struct report_kind *)other)->kind);
 }
 
-/* Joins kinds of one name, and buckets of one size in each. The kinds that are left; on failure
- * *failed is set, and nothing is lost. */
+/* Merges kinds of the same name, and in each kind the buckets of the same size. Returns the number
+ * of kinds that are left. If memory is short, sets *failed and frees the buckets that it could not
+ * append. */
 static size_t join_kinds(struct report_kind *kinds, size_t count, enum peaks peaks, int *failed)
 {
     size_t kept = 0;
@@ -241,7 +243,8 @@ bool setting_matters(const struct setting *setting)
 
 static bool settings_are_the_same(const struct settings *one, const struct settings *other)
 {
-    /* Nearly always to the byte, which is soon said of thousands of processes. */
+    /* A fast path: most processes have the same settings to the byte, and there may be
+     * thousands. */
     if (memcmp(one, other, offsetof(struct settings, report)) == 0)
         return true;
     for (size_t i = 0; i < settings_table_length; i++)
@@ -251,7 +254,8 @@ static bool settings_are_the_same(const struct settings *one, const struct setti
     return true;
 }
 
-/* Of a process that doesn't say when it started, nothing tells whether it is another one. */
+/* Whether the process was added already. One without a start time cannot be recognized, so it
+ * counts as new. */
 static bool is_there(const struct summary *summary, const struct report_process *process)
 {
     for (size_t i = 0; i < summary->process_count && process->started_nanoseconds != 0; i++) {
@@ -294,8 +298,8 @@ static int compare_numbers(int a, int b)
     return (a > b) - (a < b);
 }
 
-/* The same devices next to each other: one that has a uuid may have another ordinal in each process
- * (CUDA_VISIBLE_DEVICES). */
+/* Puts equal devices next to each other. A device with a uuid may have another ordinal in each
+ * process (CUDA_VISIBLE_DEVICES). */
 static int compare_identities(const void *one, const void *other)
 {
     const struct summary_device *a = one, *b = other;
@@ -316,7 +320,7 @@ static int compare_places(const void *one, const void *other)
     return order != 0 ? order : strcmp(a->device.uuid, b->device.uuid);
 }
 
-/* The kinds of one device behind those of another. 0 or -1. */
+/* Appends the kinds of another device and takes their buckets. Returns 0 or -1. */
 static int append_kinds(struct report_kind **into, size_t *into_count,
                         const struct report_kind *from, size_t from_count)
 {
@@ -355,7 +359,7 @@ static void add_neighbours(struct report_neighbours *into, const struct report_n
     into->others_held_bytes = larger(into->others_held_bytes, from->others_held_bytes);
 }
 
-/* Limits that are not the same for all of the device's processes are told of none. */
+/* If the device's processes have different limits, the summary shows none. */
 static void join_limits(struct device_limits *into, const struct device_limits *from)
 {
     if (memcmp(into, from, sizeof(*into)) != 0)
@@ -403,7 +407,7 @@ static void shift_times(struct report_device *device, uint64_t nanoseconds)
     shift_exchange(&device->neighbours.left, nanoseconds);
 }
 
-/* Times since the first process's start. */
+/* Converts times to nanoseconds since the first process's start. */
 static void align_histories(struct summary *summary)
 {
     uint64_t first = UINT64_MAX;
@@ -442,7 +446,7 @@ static int join_same_devices(struct summary *summary)
     return failed;
 }
 
-/* A copy with buckets of its own. 0 or -1. */
+/* Copies a kind, with its own copy of the buckets. Returns 0 or -1. */
 static int copy_kind(const struct report_kind *from, struct report_kind *copy)
 {
     *copy = *from;
@@ -475,7 +479,7 @@ int summary_finish(struct summary *summary)
     return failed | gather_kinds(summary);
 }
 
-/* --- questions ----------------------------------------------------------------------------------
+/* --- results ------------------------------------------------------------------------------------
  */
 
 static int compare_texts(const void *one, const void *other)
@@ -527,7 +531,7 @@ struct report_counters summary_totals(const struct summary *summary)
     return totals;
 }
 
-/* larger: into's most_owned_bytes are fewer. */
+/* Merges each counter as graph_counts.def says. */
 static void add_graphs(struct report_graphs *into, const struct report_graphs *from)
 {
     bool larger = from->most_owned_bytes > into->most_owned_bytes;

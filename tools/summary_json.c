@@ -1,5 +1,5 @@
 /*
- * The merged report as JSON: configs/report.schema.json describes it.
+ * Writes the merged report as JSON; configs/report.schema.json describes it.
  */
 #include "core/figures/report_graphs_json.h"
 #include "core/figures/report_json.h"
@@ -126,7 +126,7 @@ json_t *summary_to_json(const struct summary *summary)
 
 int print_json(json_t *value, FILE *out)
 {
-    /* 15 digits: 1.15 stays 1.15. ASCII: no name does anything to a terminal. */
+    /* With 15 digits, 1.15 stays 1.15. In ASCII, no name can control a terminal. */
     const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(15) | JSON_ENSURE_ASCII;
     char *text = value == NULL ? NULL : json_dumps(value, flags);
 

@@ -1,6 +1,6 @@
 /*
- * The readable table of several processes: a line for each, then each device, then the buckets of
- * all devices together.
+ * Prints the table of several processes: a line for each process, then each device, then the
+ * buckets of all devices together.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -28,7 +28,7 @@ enum column {
     COLUMNS
 };
 
-/* What a column takes of a text from outside. */
+/* Bytes of a cell. Text from outside is cut to fit. */
 #define CELL_BYTES 64
 
 struct row {
@@ -66,10 +66,10 @@ static void fill_row(struct row *row, const struct summary_process *process)
     readable_time(totals->saved_at_least_nanoseconds, row->cells[SAVED]);
 }
 
-/* What a command takes at least of a line that is short. */
+/* The least columns of a short line that the command takes. */
 #define COMMAND_LEAST 18
 
-/* The command, cut off where the terminal ends, and how it ended. */
+/* Prints how the process ended, and before that the command, cut off to fit the terminal. */
 static void print_command(const struct table *table, const struct summary_process *process,
                           FILE *out)
 {
@@ -143,7 +143,8 @@ static void print_device(const struct summary_device *device, FILE *out)
     print_neighbours(device, out);
 }
 
-/* What has kept processes from their neighbours: each sentence once, with how many it is about. */
+/* Prints why processes share no memory with others: each sentence once, with the number of
+ * processes that it is about. */
 static void print_aloneness(const struct summary *summary, FILE *out)
 {
     char line[REPORT_LINE_BYTES], first[REPORT_LINE_BYTES] = "";
@@ -168,7 +169,7 @@ static bool shares_a_device(const struct summary *summary)
     return false;
 }
 
-/* When, and with what: of the first process. */
+/* Prints the start time and the versions, both of the first process. */
 static void print_origin(const struct summary *summary, FILE *out)
 {
     char text[REPORT_ORIGIN_BYTES] = "";

@@ -1,9 +1,9 @@
 /*
- * What the command's output goes to (terminal.h).
+ * Finds out what the command's output goes to (terminal.h).
  */
 #include "terminal.h"
 
-/* Short names as macros are too much of a good thing. */
+/* Without this, curses.h defines many functions with short names as macros. */
 #define NCURSES_NOMACROS
 #include <curses.h>
 #include <stdlib.h>
@@ -30,7 +30,8 @@ static int width_of(int fd)
     return size.ws_col;
 }
 
-/* What the terminal's description says of it; false where nobody knows it. */
+/* Returns what the description of the terminal says (terminfo). Returns false if the terminal is
+ * unknown. */
 static bool describes(int fd, bool (*has)(void))
 {
     const char *name = getenv("TERM");

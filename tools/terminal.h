@@ -1,5 +1,6 @@
 /*
- * What the command's output goes to: how wide it is, and whether it has colours.
+ * Properties of the terminal that the command's output goes to: its width, its colours, and whether
+ * text can be placed freely.
  */
 #ifndef CUDAPOOL_TOOLS_TERMINAL_H
 #define CUDAPOOL_TOOLS_TERMINAL_H
@@ -11,20 +12,22 @@
 
 bool is_terminal(FILE *out);
 
-/* Whether text can be put anywhere on it: not so on one that is dumb or unknown. */
+/* Returns whether text can be placed anywhere on the terminal. Returns false for a dumb or unknown
+ * terminal, and for any other file. */
 bool terminal_is_drawn_on(FILE *out);
 
-/* How tables look on it: no wider than it, and in colour where it has any and NO_COLOR is not set
- * (https://no-color.org). */
+/* Return how tables look on this output: no wider than the terminal, and coloured if it has colours
+ * and NO_COLOR is not set (https://no-color.org). */
 struct look terminal_look(FILE *out, bool all);
 struct look terminal_look_of(int fd, bool all);
 
-/* Where to print what is to be folded (print_folded) on its way to out: that is out itself where
- * nothing is, or memory is short. */
+/* Folds lines that are too wide for the terminal (print_folded). Text between folding_begin and
+ * folding_end is written to the stream that folding_begin returns. This stream is out itself if
+ * nothing is to be folded or memory is short. */
 struct folding {
     const struct look *look;
-    FILE *out;    /* where the lines go in the end */
-    FILE *memory; /* where they are gathered; NULL: nowhere */
+    FILE *out;    /* where the folded lines are written */
+    FILE *memory; /* where text is collected until then; NULL: no folding */
     char *text;
     size_t bytes;
 };

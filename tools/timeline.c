@@ -1,5 +1,5 @@
 /*
- * Histories of several processes as one (timeline.h).
+ * Merges the histories of several processes (timeline.h).
  */
 #include "timeline.h"
 
@@ -16,13 +16,13 @@ void timeline_shift(struct report_device *device, uint64_t nanoseconds)
             saturating_sum(device->samples[i].nanoseconds, nanoseconds);
 }
 
-/* One of the two that are joined. */
+/* One of the two histories that are joined. */
 struct side {
     const struct report_sample *samples;
     size_t count;
-    size_t next;                /* of them */
-    struct report_sample value; /* as of the moment that is being looked at */
-    bool over;                  /* past the last: nothing is held any more */
+    size_t next;                /* index of the next sample */
+    struct report_sample value; /* at the present time */
+    bool over;                  /* true after the last sample, when nothing is held any more */
 };
 
 static struct side side_of(const struct report_device *device)
@@ -32,13 +32,14 @@ static struct side side_of(const struct report_device *device)
                          .over = device->sample_count == 0};
 }
 
-/* All its samples have been counted. */
+/* Whether all samples of the side have been counted. */
 static bool is_at_its_end(const struct side *side)
 {
     return side->next == side->count;
 }
 
-/* When the side's value changes next: after the last sample it holds nothing. */
+/* Returns the time when the side's value changes next. One nanosecond after its last sample the
+ * side holds nothing. */
 static uint64_t next_change(const struct side *side)
 {
     if (side->next < side->count)
@@ -67,8 +68,8 @@ static uint64_t held_at(const struct report_sample *sample)
                           saturating_sum(sample->cached_bytes, sample->pending_bytes));
 }
 
-/* The most that the side has held in the time before now, as far as its samples tell: a peak is of
- * the time since the sample before. */
+/* Returns the most that the side held before now, as far as its samples tell. The peak in a sample
+ * is that of the time since the sample before. */
 static uint64_t peak_before(const struct side *side, uint64_t now)
 {
     const struct report_sample *of = &side->value;
@@ -99,8 +100,8 @@ static struct report_sample sum_of(const struct side *one, const struct side *ot
     };
 }
 
-/* Evenly, and with the first and the last; what goes leaves its peak to the next. How many are
- * left. */
+/* Leaves at most HISTORY_SAMPLES samples at even distances, with the first and the last. A dropped
+ * sample passes its peak on to the next one that is left. Returns how many are left. */
 static size_t thin_out(struct report_sample *samples, size_t count)
 {
     const size_t most = HISTORY_SAMPLES;
@@ -118,8 +119,8 @@ static size_t thin_out(struct report_sample *samples, size_t count)
     return most;
 }
 
-/* Up to the last sample of either: where both are over, nothing is held, which says nothing. sums
- * has room for each sample and both ends. How many there are. */
+/* Adds the two sides up, until the last sample of either. After that nothing is held, which needs
+ * no sample. sums must have room for all samples and both ends. Returns the number of sums. */
 static size_t add_up(struct side *a, struct side *b, struct report_sample *sums)
 {
     size_t count = 0;

@@ -1,20 +1,20 @@
 /*
- * The subcommands, one to a file; main is in cudapool.c.
+ * The subcommands of cudapool. Each is in a file of its own; main is in cudapool.c.
  */
 #ifndef CUDAPOOL_TOOLS_TOOL_H
 #define CUDAPOOL_TOOLS_TOOL_H
 
 #include "complaint.h"
 
-/* The Makefile says what it is; whoever reads the sources without it shall get through. */
+/* The Makefile defines the version. This default lets tools read the sources without it. */
 #ifndef CUDAPOOL_VERSION
 #define CUDAPOOL_VERSION "unknown"
 #endif
 
 struct command {
     const char *name;
-    const char *summary;               /* one line of `cudapool help` */
-    const char *help;                  /* all of `cudapool NAME --help` */
+    const char *summary;               /* its line in `cudapool help` */
+    const char *help;                  /* the full text of `cudapool NAME --help` */
     int (*run)(int argc, char **argv); /* argv[0] is the subcommand; returns the exit status */
 };
 

@@ -1,7 +1,7 @@
 /*
- * cudapool top: the processes on the pool, as they are now.
+ * cudapool top: shows the processes that use the pool, as they are now.
  *
- * On a terminal top_screen.c shows them; elsewhere each time is a table of its own.
+ * On a terminal top_screen.c shows them. Elsewhere this file prints a table at each interval.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -77,7 +77,7 @@ static void print_title(const struct view *view)
            view->count == 1 ? "" : "es");
 }
 
-/* Buckets of a process that was asked for, or that is the only one. */
+/* Prints the processes. If there is only one, prints its buckets, too. */
 static int print_view(const struct view *view, enum top_order order)
 {
     struct top_rows processes = {0}, buckets = {0};

@@ -1,9 +1,9 @@
 /*
- * What `cudapool top` draws with (top_draw.h).
+ * Draws for `cudapool top` (top_draw.h).
  */
 #include "top_draw.h"
 
-/* Short names as macros are too much of a good thing. */
+/* Without this, curses.h defines many functions with short names as macros. */
 #define NCURSES_NOMACROS
 #include <curses.h>
 #include <locale.h>
@@ -39,7 +39,7 @@ bool top_draw_begin(void)
     if (!terminal_is_drawn_on(stdout) || !is_terminal(stdin))
         return false;
     struct look look = terminal_look(stdout, false);
-    /* Characters only: numbers are read and written with a point. */
+    /* LC_CTYPE only: numbers are still read and written with a decimal point. */
     setlocale(LC_CTYPE, "");
     terminal = newterm(NULL, stdout, stdin);
     if (terminal == NULL)
@@ -92,10 +92,10 @@ void put(const char *text, int columns)
 /* --- devices ------------------------------------------------------------------------------------
  */
 
-/* Room for a device's number and name. */
+/* Bytes for a device's number and name. */
 #define DEVICE_TEXT_BYTES 640
 
-/* So many of a bar's columns for a part of the whole; what there is at all, is seen. */
+/* Returns the columns of a bar for a part of the whole. A part that is not 0 has at least one. */
 static int columns_of(uint64_t part, uint64_t whole, int columns)
 {
     if (whole == 0 || part == 0)
@@ -105,7 +105,7 @@ static int columns_of(uint64_t part, uint64_t whole, int columns)
     return share > 0 ? share : 1;
 }
 
-/* What a part of a bar is made of: its colour tells parts apart, or else its character. */
+/* Returns the character for a part of a bar. In colour all parts have the same one. */
 static int mark_of(enum colours number)
 {
     static const int marks[] = {[COLOUR_LIVE] = '#', [COLOUR_CACHED] = '+', [COLOUR_PENDING] = '-'};
@@ -131,7 +131,7 @@ static void describe_device(const struct report_device *device, char text[DEVICE
     make_printable(text, DEVICE_TEXT_BYTES);
 }
 
-/* "device 0, NVIDIA H200 [|||||     1.2 GiB of 139.8 GiB]" */
+/* Draws a line such as "device 0, NVIDIA H200 [|||||     1.2 GiB of 139.8 GiB]". */
 static void put_device(const struct top_device *device, int line, int name_width)
 {
     char name[DEVICE_TEXT_BYTES], amount[3 * READABLE_BYTES], used[READABLE_BYTES],
@@ -158,7 +158,7 @@ static void put_device(const struct top_device *device, int line, int name_width
     mvaddstr(line, COLS - 1, "]");
 }
 
-/* What the bars' parts mean, after the last of them. */
+/* Explains the parts of the bars. */
 static void put_legend(int line)
 {
     static const struct {

@@ -1,6 +1,8 @@
 /*
- * What `cudapool top` draws with on a terminal: its beginning and end, text and colours, and a bar
- * for each device. All goes to the one screen that ncurses has; one thread.
+ * Draws for `cudapool top` on a terminal: begins and ends drawing, and writes text, colours, and a
+ * bar for each device.
+ *
+ * All functions use the one screen that ncurses has. One thread only.
  */
 #ifndef CUDAPOOL_TOOLS_TOP_DRAW_H
 #define CUDAPOOL_TOOLS_TOP_DRAW_H
@@ -11,22 +13,22 @@
 
 enum colours { COLOUR_LIVE = 1, COLOUR_CACHED, COLOUR_PENDING, COLOUR_BAD, COLOUR_CHOSEN };
 
-/* Takes the terminal. False, and nothing has happened, where stdout and stdin are none, or one that
- * nobody knows. */
+/* Takes the terminal over. Returns false and changes nothing if stdin or stdout is no terminal, or
+ * the terminal's type is unknown. */
 bool top_draw_begin(void);
 
-/* Leaves the terminal as it was. */
+/* Restores the terminal. */
 void top_draw_end(void);
 
-/* The attributes of a colour; those of plain text where the terminal has none. */
+/* Returns the attributes of a colour, or those of plain text if the terminal has no colours. */
 int colour(enum colours number);
 bool is_in_colour(void);
 
-/* Text in at most so many columns. */
+/* Writes text in at most so many columns. */
 void put(const char *text, int columns);
 
-/* From the second line on, bars for as many devices as leave most of the screen to what follows.
- * The next free line. */
+/* Draws bars for devices from the second line on. The number of bars is limited so that most of the
+ * screen is left for what follows. Returns the next free line. */
 int put_devices(const struct view *view);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * What `cudapool top` shows, as rows (top_rows.h).
+ * Makes the rows of `cudapool top` (top_rows.h).
  */
 #include "top_rows.h"
 
@@ -29,7 +29,7 @@ const struct table_column top_bucket_columns[TOP_COLUMNS] = COLUMNS_NAMED("bucke
 /* --- filling ------------------------------------------------------------------------------------
  */
 
-/* Zeroed; NULL where memory is short. */
+/* Returns a new zeroed row, or NULL if memory is short. */
 static struct top_row *add_row(struct top_rows *rows)
 {
     if (rows->count == rows->room) {
@@ -73,7 +73,7 @@ static void fill_rates(struct top_row *row, const struct rates *rates)
     readable_bytes(rates->pending, row->cells[TOP_PENDING]);
 }
 
-/* "alone": it neither gives memory to others nor gets any from them. */
+/* "alone" means that the process neither gives memory to other processes nor gets any. */
 static void fill_neighbours(struct top_row *row, const struct watched *watched)
 {
     const char *group =
@@ -89,7 +89,7 @@ static void fill_neighbours(struct top_row *row, const struct watched *watched)
     make_printable(row->cells[TOP_GROUP], READABLE_BYTES);
 }
 
-/* Without figures it is not known when it started its pool. */
+/* Without figures, nothing tells when the process started its pool. */
 static void fill_ran(struct top_row *row, const struct watched *watched)
 {
     if (watched->has_figures)
@@ -158,7 +158,7 @@ static int compare_by_number(const void *one, const void *other)
                            ((const struct top_row *)other)->number);
 }
 
-/* What is equal stays in the order of numbers, so that rows don't jump about. */
+/* Rows that compare equal are in the order of their numbers, so that they keep their places. */
 #define COMPARE(name, expression)                                                                  \
     static int name(const void *one, const void *other)                                            \
     {                                                                                              \
@@ -173,7 +173,7 @@ COMPARE(compare_by_memory, compare_numbers(memory_of(&b->rates), memory_of(&a->r
 COMPARE(compare_by_cached, compare_numbers(b->rates.cached, a->rates.cached))
 COMPARE(compare_by_name, strcmp(a->text, b->text))
 
-/* Those behind the first ones. */
+/* Sorts the rows from first on. */
 static void sort_rows(struct top_rows *rows, size_t first, enum top_order order)
 {
     static int (*const compare[ORDERS])(const void *, const void *) = {
@@ -218,7 +218,8 @@ int top_add_buckets(struct top_rows *rows, const struct watched *watched, enum t
 /* --- devices ------------------------------------------------------------------------------------
  */
 
-/* One device has a number of its own in each process that may see only some of them. */
+/* A process that may see only some of the devices numbers them in its own way, so the uuid
+ * decides. */
 static bool is_same_device(const struct report_device *one, const struct report_device *other)
 {
     if (one->uuid[0] == '\0' || other->uuid[0] == '\0')
@@ -241,7 +242,8 @@ static void add_device(struct top_device *devices, size_t *count,
     devices[i].pending = saturating_sum(devices[i].pending, totals.pending_bytes);
 }
 
-/* What a process without figures has there. A device that no figures name has no name here. */
+/* Adds what a process without figures has on each device. A device that is in no figures is left
+ * out. */
 static void add_neighbour(struct top_device *devices, size_t count,
                           const struct board_process *process)
 {

@@ -1,5 +1,6 @@
 /*
- * What `cudapool top` shows, as rows of text: processes, the buckets of one, and devices.
+ * The contents of `cudapool top` as rows of text: processes, the buckets of one process, and
+ * devices.
  */
 #ifndef CUDAPOOL_TOOLS_TOP_ROWS_H
 #define CUDAPOOL_TOOLS_TOP_ROWS_H
@@ -23,7 +24,8 @@ enum top_column {
     TOP_COLUMNS
 };
 
-/* By process number, or by bucket as the report has them; or by what is largest first. */
+/* ORDER_PROCESS sorts by process number, or buckets as the report has them. ORDER_NAME sorts by
+ * text. The others put the largest value first. */
 enum top_order {
     ORDER_PROCESS,
     ORDER_REQUESTS,
@@ -34,17 +36,17 @@ enum top_order {
     ORDERS
 };
 
-extern const char *const top_order_names[ORDERS]; /* as --sort has them */
+extern const char *const top_order_names[ORDERS]; /* the words for --sort */
 
 struct top_row {
     char cells[TOP_COLUMNS][READABLE_BYTES];
-    char text[256];                  /* after the columns: the command, or where the bucket is */
-    uint64_t number;                 /* the process, or the bucket's place in the report */
-    struct process_identity process; /* of a process */
+    char text[256];  /* after the columns: the command, or the bucket's device and kind */
+    uint64_t number; /* the process's number, or the bucket's place in the report */
+    struct process_identity process; /* only in rows of processes */
     struct rates rates;
 };
 
-/* What a row's text takes at least of a terminal's columns, with the gap before it. */
+/* The least columns of a terminal that a row's text takes, with the gap before it. */
 #define TOP_TEXT_LEAST 20
 
 struct top_rows {
@@ -52,23 +54,23 @@ struct top_rows {
     size_t count, room;
 };
 
-/* The headings of processes and of buckets; columns that a bucket does not have are empty. */
+/* The headings for processes and for buckets. Columns that buckets do not have are empty. */
 extern const struct table_column top_process_columns[TOP_COLUMNS];
 extern const struct table_column top_bucket_columns[TOP_COLUMNS];
 
-/* Rows in this order, added to those before. 0, or -1 where memory is short; the caller frees
- * rows->rows in either case. */
+/* Append rows in this order. Return 0, or -1 if memory is short. The caller frees rows->rows in
+ * either case. */
 int top_add_processes(struct top_rows *rows, const struct view *view, enum top_order order);
 int top_add_buckets(struct top_rows *rows, const struct watched *watched, enum top_order order);
 
-/* A device, and what all processes hold there. */
+/* A device, and the bytes that all processes hold on it. */
 struct top_device {
-    const struct report_device *device; /* as one of its processes sees it */
+    const struct report_device *device; /* as one of its processes reports it */
     uint64_t live, cached, pending;
 };
 
-/* The devices that processes hold memory on, each once. How many; *devices is the caller's to
- * free. */
+/* Finds the devices on which processes hold memory, each once. Returns how many; the caller frees
+ * *devices. */
 size_t top_find_devices(const struct view *view, struct top_device **devices);
 
 #endif

@@ -1,11 +1,11 @@
 /*
  * `cudapool top` on a terminal (top_screen.h).
  *
- * ncurses draws and reads keys; what is drawn is the rows of top_rows.h. One thread.
+ * ncurses draws the rows of top_rows.h and reads keys. One thread only.
  */
 #include "top_screen.h"
 
-/* Short names as macros are too much of a good thing. */
+/* Without this, curses.h defines many functions with short names as macros. */
 #define NCURSES_NOMACROS
 #include <curses.h>
 #include <stdlib.h>
@@ -24,19 +24,19 @@ struct screen {
     struct view *view;
     enum top_order order;
     enum screen_page page, behind_help;
-    struct process_identity process;  /* whose buckets are shown, or that is chosen */
-    size_t chosen;                    /* its row, or that of a bucket */
-    size_t first;                     /* the first row that is on the screen */
-    size_t rows_fit;                  /* how many are */
-    char left_out[TABLE_NAMES_BYTES]; /* columns for which it is too narrow */
+    struct process_identity process;  /* the chosen one, or the one whose buckets are shown */
+    size_t chosen;                    /* row of the chosen process or bucket */
+    size_t first;                     /* the first visible row */
+    size_t rows_fit;                  /* how many rows fit on the screen */
+    char left_out[TABLE_NAMES_BYTES]; /* columns that do not fit */
     struct top_rows rows;
-    struct trimming trimming; /* the last one, which may be under way */
+    struct trimming trimming; /* the last trim, which may still be under way */
     double trimming_until;
-    char message[TRIMMING_BYTES]; /* instead of the keys, until the next one */
+    char message[TRIMMING_BYTES]; /* shown in place of the keys until the next key */
     bool ends;
 };
 
-/* Room for what is said of rows and columns that are not shown. */
+/* Bytes for the text about rows and columns that are not shown. */
 #define LEFT_OUT_BYTES (TABLE_NAMES_BYTES + 64)
 
 static double seconds_now(void)
@@ -50,7 +50,7 @@ static double seconds_now(void)
 /* --- drawing: the top ---------------------------------------------------------------------------
  */
 
-/* What there is no room for: "; 3 rows more; no room for rank, group". */
+/* Writes what does not fit, such as "; 3 rows more; no room for rank, group". */
 static void describe_left_out(const struct screen *screen, char text[LEFT_OUT_BYTES])
 {
     size_t rows = screen->rows.count, length = 0;
@@ -63,7 +63,7 @@ static void describe_left_out(const struct screen *screen, char text[LEFT_OUT_BY
         snprintf(text + length, LEFT_OUT_BYTES - length, "; no room for %s", screen->left_out);
 }
 
-/* Where all of it does not fit, the beginning is what nobody misses. */
+/* Draws the title, without its beginning if the whole does not fit. */
 static void put_title(const struct screen *screen)
 {
     char line[160 + LEFT_OUT_BYTES], clock[16], left_out[LEFT_OUT_BYTES];
@@ -102,10 +102,10 @@ static enum top_column column_of_order(enum top_order order)
     return columns[order];
 }
 
-/* The column that rows are sorted by. */
+/* The style of the column that rows are sorted by. */
 #define MARKED ((int)(A_UNDERLINE | A_BOLD))
 
-/* The cells in their columns, and the text after them, to the end of the line. */
+/* Draws the cells in their columns, and then the text up to the end of the line. */
 static void put_cells(const struct table *table, const char *cells, const char *text, int marked)
 {
     int mark;
@@ -153,12 +153,12 @@ static void put_row(const struct screen *screen, const struct table *table, size
     put_cells(table, row->cells[0], row->text, -1);
     if (is_chosen)
         attroff(mark);
-    /* Not every terminal shows text in reverse. */
+    /* Some terminals do not show text in reverse. */
     if (is_chosen && !is_in_colour())
         mvaddch(line, 0, '>');
 }
 
-/* The rows that fit below the line, the chosen one among them. */
+/* Draws the rows that fit below the line, with the chosen one among them. */
 static void put_rows(struct screen *screen, int line)
 {
     struct look look = {.width = COLS};
@@ -182,7 +182,7 @@ static void put_rows(struct screen *screen, int line)
         put_row(screen, &table, i, line++);
 }
 
-/* Whose buckets these are. */
+/* Draws the process whose buckets are shown. */
 static void put_owner(const struct screen *screen, int line)
 {
     const struct watched *watched = watched_process(screen);
@@ -278,7 +278,7 @@ static void draw(struct screen *screen)
     refresh();
 }
 
-/* --- what is shown ------------------------------------------------------------------------------
+/* --- choosing what is shown ---------------------------------------------------------------------
  */
 
 static void choose(struct screen *screen, size_t row)
@@ -288,7 +288,8 @@ static void choose(struct screen *screen, size_t row)
         screen->process = screen->rows.rows[row].process;
 }
 
-/* Whoever was chosen stays so, wherever it stands now; or the one in its place. */
+/* Finds the row of the chosen process again. If the process has ended, chooses the row that is in
+ * its place. */
 static void keep_choice(struct screen *screen)
 {
     size_t last = screen->rows.count == 0 ? 0 : screen->rows.count - 1;
@@ -300,7 +301,7 @@ static void keep_choice(struct screen *screen)
     choose(screen, screen->chosen > last ? last : screen->chosen);
 }
 
-/* 0, or -1 where memory is short. */
+/* Returns 0, or -1 if memory is short. */
 static int fill(struct screen *screen)
 {
     const struct watched *watched = watched_process(screen);
@@ -329,13 +330,12 @@ static void turn_to(struct screen *screen, enum screen_page page)
 /* --- trimming -----------------------------------------------------------------------------------
  */
 
-/* So long what the GPU is still using is waited for. */
+/* Seconds to wait for GPU work on pending memory, and between two looks. */
 #define TRIMMING_SECONDS 5.0
 #define TRIMMING_PAUSE   0.1
 
-/* Says how far it is. The first time it waits for the answer, for BOARD_SILENCE_NANOSECONDS at
- * most.
- */
+/* Shows how far the trim is. The first call waits for the answer, for BOARD_SILENCE_NANOSECONDS at
+ * most. */
 static void follow_trimming(struct screen *screen)
 {
     if (screen->trimming.demand == NULL)
@@ -350,7 +350,8 @@ static void begin_trimming(struct screen *screen)
 {
     const struct watched *watched = watched_process(screen);
 
-    /* One that is under way goes on: what it has given already counts. */
+    /* Continues a trim of this process that is under way, so that the bytes released so far still
+     * count. */
     if (watched != NULL && screen->trimming.demand != NULL &&
         is_same_identity(&screen->trimming.process, &watched->identity)) {
         screen->trimming_until = seconds_now() + TRIMMING_SECONDS;
@@ -380,7 +381,7 @@ static void move_by(struct screen *screen, long rows)
     choose(screen, row < 0 ? 0 : (size_t)row);
 }
 
-/* False where the key is none that moves. */
+/* Returns false if the key moves nothing. */
 static bool take_move(struct screen *screen, int key)
 {
     long page = (long)screen->rows_fit;
@@ -413,7 +414,7 @@ static bool take_move(struct screen *screen, int key)
 
 static bool take_order(struct screen *screen, int key)
 {
-    static const char keys[] = "prhmcn"; /* in enum top_order's order */
+    static const char keys[] = "prhmcn"; /* in the order of enum top_order */
     const char *found = key > 0 && key < 128 ? strchr(keys, key | 0x20) : NULL;
 
     if (found == NULL)
@@ -445,7 +446,7 @@ static void take_key(struct screen *screen, int key)
         take_order(screen, key);
 }
 
-/* Takes keys and shows what they do until it is time to look again. 0, or -1 as fill. */
+/* Handles keys and redraws until the next look is due. Returns 0, or -1 if memory is short. */
 static int wait_for_next(struct screen *screen, double seconds, const volatile sig_atomic_t *ended)
 {
     double until = seconds_now() + seconds, left;

@@ -1,6 +1,6 @@
 /*
- * `cudapool top` on a terminal: devices as bars, processes as a list to move in, and the buckets of
- * the one that is chosen.
+ * `cudapool top` on a terminal: a bar for each device, and a list of processes to move in. Enter
+ * opens the buckets of the chosen process.
  */
 #ifndef CUDAPOOL_TOOLS_TOP_SCREEN_H
 #define CUDAPOOL_TOOLS_TOP_SCREEN_H
@@ -11,13 +11,13 @@
 
 struct top_options {
     double interval;     /* seconds */
-    unsigned long count; /* 0: until it is ended */
+    unsigned long count; /* of looks; 0: until the user ends it */
     enum top_order order;
 };
 
-/* Between top_draw_begin and top_draw_end (top_draw.h): shows the processes until the user or a
- * signal, which sets *ended, ends it. 0, or the exit status; what there is to complain of is to be
- * said after the end. */
+/* Shows the processes until the user ends it, or a signal sets *ended. To be called between
+ * top_draw_begin and top_draw_end (top_draw.h). Returns 0, the exit status, or -1 if memory is
+ * short. The caller complains of short memory after top_draw_end. */
 int top_screen_show(const struct top_options *options, struct view *view,
                     const volatile sig_atomic_t *ended);
 

@@ -1,5 +1,5 @@
 /*
- * The processes that `cudapool top` shows (top_watch.h).
+ * Observes the processes for `cudapool top` (top_watch.h).
  */
 #include "top_watch.h"
 
@@ -16,7 +16,7 @@
 #include "figures_search.h"
 #include "summary.h"
 
-/* --- what is there ------------------------------------------------------------------------------
+/* --- processes of a view ------------------------------------------------------------------------
  */
 
 static uint64_t monotonic_nanoseconds(void)
@@ -60,8 +60,9 @@ void view_free(struct view *view)
     view->board = NULL;
 }
 
-/* A program that executes another keeps its number and its start: the figures of the last one are
- * its own. Those of processes that had the number before are theirs. */
+/* Several files of figures may have the same pid: an earlier process had it, or the process has
+ * executed another program. Keeps the report with the latest start and frees the other. Returns
+ * false if there is no other report with this pid. */
 static bool replaces_another(struct view *view, const struct watched *watched)
 {
     for (size_t i = 0; i < view->count; i++) {
@@ -79,7 +80,7 @@ static bool replaces_another(struct view *view, const struct watched *watched)
     return false;
 }
 
-/* Takes its report. */
+/* Adds a process and takes its report. */
 static void watch(struct view *view, const struct watched *watched)
 {
     if (view->count == view->room) {
@@ -99,7 +100,8 @@ static void watch(struct view *view, const struct watched *watched)
 /* --- figures ------------------------------------------------------------------------------------
  */
 
-/* False where the file holds no figures, or is just going: that is not worth a word here. */
+/* Returns false if the file holds no figures or is being removed. Neither is worth a complaint
+ * here. */
 static bool read_watched(const char *path, struct watched *watched)
 {
     char error[ERROR_BYTES];
@@ -158,7 +160,8 @@ static struct watched *find_watched(const struct view *view,
     return NULL;
 }
 
-/* One that has no figures. In another pid namespace its number says nothing, and it has no name. */
+/* Adds a process that has no figures. In another pid namespace its pid means nothing here, so its
+ * command is not looked up. */
 static void watch_neighbour(struct view *view, const struct process_identity *identity,
                             const struct board_process *shared)
 {
@@ -180,7 +183,7 @@ static void watch_neighbour(struct view *view, const struct process_identity *id
     watch(view, &watched);
 }
 
-/* Tools are on the board as well: they have no device. */
+/* Adds what the board says. Tools are on the board, too, but have no device. */
 static void look_at_board(struct view *view)
 {
     struct board_process shared;
@@ -202,7 +205,7 @@ static void look_at_board(struct view *view)
     }
 }
 
-/* --- looking again ------------------------------------------------------------------------------
+/* --- comparing with the look before -------------------------------------------------------------
  */
 
 static bool is_same_process(const struct watched *one, const struct watched *other)
@@ -211,7 +214,7 @@ static bool is_same_process(const struct watched *one, const struct watched *oth
            one->report->process.started_nanoseconds == other->report->process.started_nanoseconds;
 }
 
-/* Each process's report of the time before becomes what it is compared with. */
+/* Moves the reports of the look before into the processes that are still there. */
 static void take_over(struct view *view, struct watched *before, size_t count)
 {
     for (size_t i = 0; i < view->count; i++)
@@ -259,7 +262,7 @@ static struct report_counters totals_of(const struct report *report)
     return totals;
 }
 
-/* Of a process that is new, since it started. */
+/* Returns the seconds since the look before. For a new process, since its start. */
 static double seconds_of(const struct watched *watched)
 {
     if (watched->before == NULL)
@@ -314,7 +317,7 @@ struct rates rates_of_process(const struct watched *watched)
     return rates_between(&now, &before, seconds_of(watched));
 }
 
-/* The same bucket the time before; all zero where it is new. */
+/* Returns the bucket's counters at the look before, or zeroes if the bucket is new. */
 static struct report_counters bucket_before(const struct watched *watched, int ordinal,
                                             const char *kind, uint64_t bytes)
 {

@@ -1,8 +1,8 @@
 /*
- * One run of a program (trial.h).
+ * Runs a program once (trial.h).
  *
- * What it writes goes to files without names, so that a program that writes much is not held up and
- * nothing is left behind.
+ * The program's output goes to unnamed files. A program that writes much is therefore not held up,
+ * and no file is left afterwards.
  */
 #include "trial.h"
 
@@ -19,7 +19,7 @@
 #include "core/settings/config_json.h"
 #include "pool_environment.h"
 
-/* Of what it wrote to stderr. */
+/* How much of the program's stderr is in its last words. */
 #define LAST_BYTES 4096
 #define LAST_LINES 10
 
@@ -31,7 +31,7 @@ static int complain_of_input(void)
     return complain("the program's input cannot be kept: %s", strerror(errno));
 }
 
-/* Whoever wonders why nothing happens is told. */
+/* Tells the user what the command waits for, if stdin has no input for a second. */
 static void tell_of_waiting(void)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -60,7 +60,7 @@ int trial_read_input(struct trial_setup *setup)
     return fflush(setup->input) == 0 ? 0 : complain_of_input();
 }
 
-/* A descriptor of the input from its start, or -1. */
+/* Returns a new descriptor of the input, at its start, or -1. */
 static int open_input(const struct trial_setup *setup)
 {
     char name[64];
@@ -71,10 +71,10 @@ static int open_input(const struct trial_setup *setup)
     return open(name, O_RDONLY | O_CLOEXEC);
 }
 
-/* --- with the pool, and without -----------------------------------------------------------------
+/* --- the environment ----------------------------------------------------------------------------
  */
 
-/* What the environment says of the pool, to be put back afterwards. */
+/* The variables of the environment that a trial changes, as they were before. */
 struct environment {
     char *preload, *config, *report, *figures, *disable;
 };
@@ -112,7 +112,8 @@ static void restore_environment(struct environment *saved)
     put_back("CUDAPOOL_DISABLE", saved->disable);
 }
 
-/* Has the processes to come use the pool under these settings. 0, or the exit status. */
+/* Sets the environment so that the program uses the pool under these settings. Returns 0, or the
+ * exit status. */
 static int prepare_pool(const char *program, const struct settings *settings)
 {
     char *text = config_to_text(settings);
@@ -135,7 +136,7 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* The end of a text: so many lines of it. */
+/* Returns the last LAST_LINES lines of the text. */
 static const char *last_lines(const char *text)
 {
     const char *start = text + strlen(text);
@@ -146,8 +147,8 @@ static const char *last_lines(const char *text)
     return start;
 }
 
-/* Bars of progress come back to the start of their lines. What a terminal would obey is escaped
- * where it is shown. */
+/* Makes each \r a new line, because progress bars return to the start of their line. Other control
+ * characters are escaped when the text is shown. */
 static void divide_into_lines(char *text, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -157,7 +158,7 @@ static void divide_into_lines(char *text, size_t bytes)
             text[i] = ' ';
 }
 
-/* NULL where there are none, or memory is short. */
+/* Returns NULL if nothing was written or memory is short. */
 static char *last_words_of(FILE *error)
 {
     char text[LAST_BYTES + 1];
@@ -171,7 +172,7 @@ static char *last_words_of(FILE *error)
     return strdup(last_lines(text));
 }
 
-/* Runs the program on these files. */
+/* Runs the program with the files of apart. Returns 0, or the exit status. */
 static int run_apart(struct trial_setup *setup, struct program_apart *apart, struct trial *trial)
 {
     int ignored;
@@ -222,7 +223,7 @@ static int run_in_files(struct trial_setup *setup, struct trial *trial)
     return status;
 }
 
-/* The reports of all its processes as one. */
+/* Merges the reports of all processes into the trial's summary. */
 static int summarize(struct reports *reports, struct trial *trial)
 {
     for (size_t i = 0; i < reports->count; i++)
@@ -266,7 +267,7 @@ int trial_run(struct trial_setup *setup, const struct settings *settings, struct
     sigset_t mask;
 
     memset(trial, 0, sizeof(*trial));
-    /* program_run leaves signals blocked. */
+    /* program_run leaves signals blocked, so the mask is restored below. */
     sigprocmask(SIG_SETMASK, NULL, &mask);
     int status =
         settings == NULL ? run_without_pool(setup, trial) : run_with_pool(setup, settings, trial);

@@ -1,8 +1,8 @@
 /*
- * One run of a program, for `cudapool try`: how long it took, how it ended, what it wrote, and what
- * the pool, where there was one, says of it.
+ * One run of a program for `cudapool try`. A trial has the run's wall time, its exit status, its
+ * output, and the pool's reports if the pool was used.
  *
- * A trial owns its report and its last words (trial_free).
+ * A trial owns its summary and its last words (trial_free).
  */
 #ifndef CUDAPOOL_TOOLS_TRIAL_H
 #define CUDAPOOL_TOOLS_TRIAL_H
@@ -19,8 +19,8 @@
 /* What all runs share. */
 struct trial_setup {
     char **program;      /* and its arguments */
-    FILE *input;         /* what each run reads; NULL: nothing */
-    sigset_t mask;       /* the signals that it has blocked */
+    FILE *input;         /* what each run reads from stdin; NULL: nothing */
+    sigset_t mask;       /* the signals that the program starts with blocked */
     struct outputs kept; /* what the runs wrote to stdout */
 
     /* Called four times a second while a run is under way; NULL: never. */
@@ -34,27 +34,27 @@ struct trial {
     struct program_end end;
     double seconds; /* of wall time */
     struct kept_output output;
-    char *last_words; /* the end of its stderr, where it failed; NULL: none */
+    char *last_words; /* the end of its stderr, if it failed; NULL: none */
     struct summary summary;
 };
 
-/* Reads this command's stdin, unless that is a terminal. 0, or the exit status after a complaint.
- */
+/* Reads this command's stdin, unless it is a terminal. Returns 0, or the exit status after a
+ * complaint. */
 int trial_read_input(struct trial_setup *setup);
 
-/* Runs the program, with the pool under these settings (NULL: without the pool). 0, or the exit
- * status after a complaint. Where a signal asked this command to end meanwhile, the program has
- * ended early, and setup->ended_by says so. */
+/* Runs the program with the pool under these settings, or without the pool if settings is NULL.
+ * Returns 0, or the exit status after a complaint. If a signal asks this command to end meanwhile,
+ * the program ends early and setup->ended_by is set. */
 int trial_run(struct trial_setup *setup, const struct settings *settings, struct trial *trial);
 
-/* Whether the program could not be run, as a shell says it. Then the complaint is among its last
- * words. */
+/* Returns whether the program could not be run, as a shell reports it. The complaint is then in the
+ * trial's last words. */
 bool trial_was_not_run(const struct trial *trial);
 
-/* Whether it ended otherwise than with status 0. */
+/* Returns whether a signal ended the program, or its exit status was not 0. */
 bool trial_failed(const struct trial *trial);
 
-/* Whether both ended in the same way. */
+/* Returns whether both ended by the same signal or with the same status. */
 bool trials_ended_alike(const struct trial *one, const struct trial *other);
 
 void trial_free(struct trial *trial);

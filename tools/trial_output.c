@@ -1,5 +1,5 @@
 /*
- * What the runs of a program wrote (trial_output.h).
+ * Stores and compares the outputs of runs (trial_output.h).
  */
 #include "trial_output.h"
 
@@ -52,7 +52,7 @@ void outputs_free(struct outputs *outputs)
 /* --- lines --------------------------------------------------------------------------------------
  */
 
-/* A line with its end, and what comes after it. */
+/* A line with its end of line. left is the number of bytes after it. */
 struct line {
     const char *text;
     size_t length, left;
@@ -84,7 +84,7 @@ static bool is_digit(const struct line *line, size_t i)
     return i < line->length && line->text[i] >= '0' && line->text[i] <= '9';
 }
 
-/* Past the digits and points of a number. */
+/* Returns the index after the digits and points of a number. */
 static size_t skip_number(const struct line *line, size_t i)
 {
     while (is_digit(line, i) || (i < line->length && line->text[i] == '.'))
@@ -92,7 +92,8 @@ static size_t skip_number(const struct line *line, size_t i)
     return i;
 }
 
-/* The same but for its numbers, and the spaces that put them into columns. */
+/* Whether the lines are the same without their numbers and spaces. Spaces align numbers in
+ * columns. */
 static bool is_same_without_numbers(const struct line *one, const struct line *other)
 {
     size_t i = 0, j = 0;
@@ -161,7 +162,7 @@ void output_reference_free(struct output_reference *reference)
     *reference = (struct output_reference){0};
 }
 
-/* Whether the lines tell runs apart that are not two of one kind. */
+/* Whether the lines differ. Numbers are ignored unless numbers_count is set. */
 static bool lines_differ(const struct line *one, const struct line *other, bool numbers_count)
 {
     return !is_same(one, other) && (numbers_count || !is_same_without_numbers(one, other));

@@ -1,5 +1,5 @@
 /*
- * cudapool trim: has processes give back now what they cache.
+ * cudapool trim: asks processes to release what they cache to the driver now.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -19,23 +19,23 @@
 #include "trim_device.h"
 #include "trimming.h"
 
-/* Seconds. Processes hear of nobody's wish for longer than fifteen (core/board/board_answer.c),
- * which is for a tool that was stopped. */
+/* In seconds. WAIT_MOST is less than the fifteen seconds after which processes ignore a demand
+ * (core/board/board_answer.c). They ignore older demands because a tool may have been stopped. */
 #define WAIT_USUALLY 2.0
 #define WAIT_MOST    10.0
 
-/* Between two looks at what the GPU is to be past. */
+/* Between two looks at pending memory. */
 #define PAUSE_MILLISECONDS 20
 
 struct trim {
     struct view view;
     bool all;
-    const char *device; /* as it was given; NULL: all */
+    const char *device; /* as given; NULL: all devices */
     double wait;
-    char **pids; /* those that were given */
+    char **pids; /* as given */
     int pid_count;
     struct trim_device chosen;
-    const struct watched **asked; /* in the view */
+    const struct watched **asked; /* pointers into view */
     size_t asked_count;
     uint64_t given, pending;
     bool is_unanswered;
@@ -52,7 +52,7 @@ static double seconds_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* The process is asked no more, and its line is printed. */
+/* Ends the demand and prints the process's line. */
 static void conclude(struct trim *trim, struct trimming *trimming)
 {
     char text[TRIMMING_BYTES];
@@ -66,8 +66,8 @@ static void conclude(struct trim *trim, struct trimming *trimming)
     trim->is_unanswered |= !trimming_is_answered(trimming);
 }
 
-/* Looks at those that are under way, and takes out who has done what it can until then. How many
- * are left. */
+/* Looks at the demands that are under way. Ends those that have an outcome, and all of them after
+ * until. Returns how many are left. */
 static size_t look_at_all(struct trim *trim, struct trimming *under_way, size_t count, double until)
 {
     size_t left = 0;
@@ -82,7 +82,8 @@ static size_t look_at_all(struct trim *trim, struct trimming *under_way, size_t 
     return left;
 }
 
-/* As many at a time as one can ask. All together wait so long for the GPU, and each is asked. */
+/* Asks every process, at most BOARD_DEMANDS at a time. All together wait for GPU work no longer
+ * than trim->wait. */
 static void ask_all(struct trim *trim)
 {
     struct trimming under_way[BOARD_DEMANDS];
@@ -110,7 +111,7 @@ static int print_sum(const struct trim *trim)
     return finish_output(trim->is_unanswered ? EXIT_FAILURE : 0);
 }
 
-/* --- who is asked -------------------------------------------------------------------------------
+/* --- choosing the processes ---------------------------------------------------------------------
  */
 
 static bool is_named(const struct trim *trim, const struct watched *watched)
@@ -121,7 +122,7 @@ static bool is_named(const struct trim *trim, const struct watched *watched)
     return trim->pid_count == 0;
 }
 
-/* 0, or the exit status after a complaint of a number that nobody has. */
+/* Returns 0, or the exit status after a complaint of a pid that no process has. */
 static int check_names(const struct trim *trim)
 {
     for (int i = 0; i < trim->pid_count; i++) {

@@ -1,5 +1,5 @@
 /*
- * The device that is meant (trim_device.h).
+ * Finds the device that is meant (trim_device.h).
  */
 #include "trim_device.h"
 
@@ -11,10 +11,10 @@
 #include "complaint.h"
 #include "core/figures/figures_report.h"
 
-/* Digits of a device's number. */
+/* Most digits of a device's number. */
 #define NUMBER_MOST 4
 
-/* "GPU-" or "MIG-", of which the driver gives the rest alone. */
+/* Length of "GPU-" and "MIG-". The driver gives only the rest of a UUID. */
 #define KIND_BYTES 4
 
 static bool is_number(const char *text)
@@ -45,7 +45,7 @@ int trim_device_check(const char *text)
 /* --- the devices of all processes ---------------------------------------------------------------
  */
 
-/* Those that fit, each once. */
+/* The matching devices, each once. */
 struct search {
     const char *text;
     char uuids[2][REPORT_UUID_BYTES]; /* of the first two */
@@ -68,7 +68,7 @@ static bool begins_as(const char *uuid, const char *text)
            strncasecmp(uuid + KIND_BYTES, text + KIND_BYTES, strlen(text + KIND_BYTES)) == 0;
 }
 
-/* Its figures say what number a device has there. */
+/* Searches the figures, which say the number of each device in the process. */
 static void search_figures(struct search *search, const struct report *report)
 {
     for (size_t i = 0; i < report->device_count; i++) {
@@ -91,7 +91,8 @@ static void search_board(struct search *search, const struct board_process *proc
     }
 }
 
-/* The bytes of a text that report_write_uuid has written; of another one, something. */
+/* Reads the bytes of a UUID that report_write_uuid has written. The result for any other text is
+ * unspecified. */
 static void read_bytes(const char *uuid, unsigned char bytes[16])
 {
     static const char digits[] = "0123456789abcdef";

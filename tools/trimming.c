@@ -1,5 +1,5 @@
 /*
- * Asking processes to give back what they cache (trimming.h).
+ * Asks processes to release what they cache (trimming.h).
  */
 #include "trimming.h"
 
@@ -11,7 +11,7 @@
 #include "core/base/readable.h"
 #include "core/housekeeper/housekeeper.h"
 
-/* --- who is asked -------------------------------------------------------------------------------
+/* --- asking -------------------------------------------------------------------------------------
  */
 
 static bool continues_a_character(char c)
@@ -19,7 +19,7 @@ static bool continues_a_character(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* The last path component of the program and its arguments, as far as they fit. */
+/* Writes the command without its directory, with as many of its arguments as fit. */
 static void name_process(const char *command, char *name, size_t bytes)
 {
     size_t program = strcspn(command, " "), length;
@@ -38,7 +38,7 @@ static void name_process(const char *command, char *name, size_t bytes)
     make_printable(name, bytes);
 }
 
-/* What it keeps, as its figures say, or else the board. */
+/* Returns the bytes that the process caches, as its figures or else the board says. */
 static uint64_t kept_by(const struct watched *watched)
 {
     struct rates rates = rates_of_process(watched);
@@ -46,7 +46,7 @@ static uint64_t kept_by(const struct watched *watched)
     return saturating_sum(rates.cached, rates.pending);
 }
 
-/* Why a process was not asked that is on the board, or is not. */
+/* Returns the outcome for a process that was not asked. */
 static enum trim_outcome outcome_unasked(const struct trimming *trimming,
                                          const struct watched *watched)
 {
@@ -59,7 +59,7 @@ static enum trim_outcome outcome_unasked(const struct trimming *trimming,
     return trimming->kept > HOUSEKEEPER_BYTES ? TRIM_NO_ANSWERER : TRIM_LITTLE;
 }
 
-/* Why one that has figures is not on the board. */
+/* Returns why a process that has figures is not on the board. */
 static const char *why_alone(const struct report *report)
 {
     if (!report->settings.neighbours.enabled)
@@ -89,7 +89,7 @@ struct trimming trimming_begin(const struct view *view, const struct watched *wa
     return trimming;
 }
 
-/* --- what it answers ----------------------------------------------------------------------------
+/* --- answers ------------------------------------------------------------------------------------
  */
 
 void trimming_look(struct trimming *trimming)
@@ -139,7 +139,7 @@ void trimming_describe_bytes(uint64_t given, uint64_t pending, char *text, size_
         snprintf(text, bytes, "%s back", back);
 }
 
-/* Why it keeps what it keeps. */
+/* Returns why the process has released nothing. */
 static const char *reason_of(const struct trimming *trimming)
 {
     switch (trimming->outcome) {

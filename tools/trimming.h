@@ -1,8 +1,8 @@
 /*
- * Asking processes on the board (core/board/board.h) to give back what they cache.
+ * Asks processes on the board (core/board/board.h) to release what they cache to the driver.
  *
- * A process is asked, looked at until it has answered and the GPU is past what it has pending, and
- * let go. One thread; BOARD_DEMANDS processes at a time.
+ * A demand asks one process. It stays active until the process has answered and the GPU work on its
+ * pending memory has completed. One thread only, and at most BOARD_DEMANDS processes at a time.
  */
 #ifndef CUDAPOOL_TOOLS_TRIMMING_H
 #define CUDAPOOL_TOOLS_TRIMMING_H
@@ -14,45 +14,48 @@
 #include "top_watch.h"
 
 enum trim_outcome {
-    TRIM_UNDER_WAY,   /* it has answered, and gives more as soon as the GPU is past it */
-    TRIM_DONE,        /* it has given all, or has nothing */
-    TRIM_LITTLE,      /* it keeps so little that nobody there has to answer */
+    TRIM_UNDER_WAY,   /* asked, and what is pending waits for GPU work */
+    TRIM_DONE,        /* it has released all that it cached, or cached nothing */
+    TRIM_LITTLE,      /* it has no housekeeper, and caches at most HOUSEKEEPER_BYTES */
     TRIM_SILENT,      /* it has not answered in time */
-    TRIM_STOPPED,     /* nor can it: a signal or a debugger has stopped it */
-    TRIM_REFUSED,     /* the board does not ask it, and says why */
-    TRIM_NO_ANSWERER, /* nobody listens there, though it keeps much */
+    TRIM_STOPPED,     /* it cannot answer: a signal or a debugger has stopped it */
+    TRIM_REFUSED,     /* the board does not ask it; why says the reason */
+    TRIM_NO_ANSWERER, /* it has no housekeeper, but caches more than HOUSEKEEPER_BYTES */
     TRIM_ALONE        /* it is not on the board */
 };
 
 struct trimming {
     struct process_identity process;
-    bool is_elsewhere; /* in another pid namespace, where the number means nothing here */
-    char name[64];     /* its command, as far as it fits */
+    bool is_elsewhere; /* in another pid namespace, where its pid means nothing here */
+    char name[64];     /* its command, cut to fit */
     enum trim_outcome outcome;
-    struct board_demand *demand; /* NULL: it is not asked, or not any more */
+    struct board_demand *demand; /* NULL: not asked, or no longer asked */
     uint64_t given, pending;
-    uint64_t kept;             /* before it was asked */
-    char why[BOARD_WHY_BYTES]; /* of TRIM_REFUSED and TRIM_ALONE */
+    uint64_t kept;             /* bytes that it cached before it was asked */
+    char why[BOARD_WHY_BYTES]; /* the reason of TRIM_REFUSED and TRIM_ALONE */
 };
 
-/* Asks a process of the view for what it caches on the device (NULL: on all). Returns at once. */
+/* Asks a process of the view to release what it caches on the device (NULL: on all). Does not wait
+ * for an answer. */
 struct trimming trimming_begin(const struct view *view, const struct watched *watched,
                                const unsigned char *uuid);
 
-/* How far it has come. Waits for the first answer, for BOARD_SILENCE_NANOSECONDS at most. */
+/* Updates the outcome and the bytes. The first call waits for the answer, for
+ * BOARD_SILENCE_NANOSECONDS at most. */
 void trimming_look(struct trimming *trimming);
 
-/* Asks no more; what it gives later is not counted. May be called again. */
+/* Ends the demand. Memory that the process releases later is not counted. May be called again. */
 void trimming_end(struct trimming *trimming);
 
-/* Whether it has done, or could do, what it was asked for. */
+/* Returns true for TRIM_UNDER_WAY, TRIM_DONE and TRIM_LITTLE: the process does what it was asked
+ * for, or has too little to be asked. */
 bool trimming_is_answered(const struct trimming *trimming);
 
-/* "4711 python3 train.py: 12.3 GiB back, 1.0 GiB still in use by the GPU" */
+/* Writes, for example, "4711 python3 train.py: 12.3 GiB back, 1.0 GiB still in use by the GPU". */
 #define TRIMMING_BYTES 256
 void trimming_describe(const struct trimming *trimming, char text[TRIMMING_BYTES]);
 
-/* "12.3 GiB back, 1.0 GiB still in use by the GPU" */
+/* Writes, for example, "12.3 GiB back, 1.0 GiB still in use by the GPU". */
 void trimming_describe_bytes(uint64_t given, uint64_t pending, char *text, size_t bytes);
 
 #endif

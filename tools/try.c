@@ -1,11 +1,11 @@
 /*
- * cudapool try: is a program faster with the pool, and does it do the same?
+ * cudapool try: finds out whether a program is faster with the pool, and whether it does the same.
  *
- * The program runs once with the pool switched off but counting: that warms up the files and the
- * driver's caches, and says what its allocations and frees cost without the pool. Then it runs
- * without and with the pool in turn, so that what else the machine does meets both alike. Where
- * runs with the pool differ from those without, more pairs confirm it, and frees that wait are
- * tried.
+ * The program first runs once with the pool switched off but counting. That run warms up the files
+ * and the driver's caches, and measures what allocations and frees cost without the pool. Then runs
+ * without and with the pool alternate, so that other load on the machine affects both alike. If
+ * runs with the pool differ from those without, more pairs confirm the difference, and runs with
+ * frees that wait are tried.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@
 #define RUNS_DEFAULT 3
 #define RUNS_MOST    1000
 
-/* The exit status where the program does something else with the pool, or fails. */
+/* The exit status if the program fails, or does not do the same with the pool. */
 #define EXIT_DIFFERS 1
 
 /* --- progress -----------------------------------------------------------------------------------
@@ -56,11 +56,11 @@ static void show_progress(void *context)
 /* --- the runs -----------------------------------------------------------------------------------
  */
 
-/* What runs need beside what is told of them. */
+/* The runs, and what is needed to make them and to tell their results. */
 struct session {
     struct try try;
     struct run_progress progress;
-    const char *json; /* the name; NULL: none */
+    const char *json; /* file name of --json; NULL: none */
 };
 
 static bool was_ended(const struct session *session)
@@ -79,7 +79,7 @@ static int run_once(struct session *session, const char *what, const struct sett
     return status;
 }
 
-/* A program that is not there is known by its first run. */
+/* If the first run shows that the program cannot be run, returns its exit status. */
 static int check_first_run(const struct session *session, const struct trial *trial)
 {
     if (session->progress.number > 1 || was_ended(session) || !trial_was_not_run(trial))
@@ -130,7 +130,8 @@ static int run_with(struct session *session)
     return run_once(session, "with the pool", &try->settings, &try->with[try->done]);
 }
 
-/* Every other pair the other way round: what changes from start to start meets both kinds. */
+/* Every second pair is run in reverse order, so that what changes from run to run affects both
+ * kinds. */
 static int run_pair(struct session *session)
 {
     bool pool_first = session->try.done % 2 == 1;
@@ -143,7 +144,7 @@ static int run_pair(struct session *session)
     return status;
 }
 
-/* Whether there is to be another pair. 0, or the exit status. */
+/* Sets *more if another pair is needed. Returns 0, or the exit status. */
 static int look_for_more(struct session *session, bool *more)
 {
     struct try *try = &session->try;
@@ -172,7 +173,8 @@ static int run_pairs(struct session *session)
     return status;
 }
 
-/* Some programs lean on a wait that the driver's free makes, and that the pool's leaves out. */
+/* Some programs rely on cudaFree waiting for the GPU. The pool's free usually leaves this wait
+ * out. */
 static int run_waiting(struct session *session)
 {
     struct try *try = &session->try;
@@ -187,13 +189,13 @@ static int run_waiting(struct session *session)
             break;
         try->waiting_done++;
     }
-    /* Fewer say nothing. */
+    /* Fewer runs prove nothing. */
     if (was_ended(session))
         try->waiting_done = 0;
     return status;
 }
 
-/* 0, or the exit status. */
+/* Returns 0, or the exit status. */
 static int run_all(struct session *session)
 {
     struct try *try = &session->try;
@@ -212,7 +214,8 @@ static int run_all(struct session *session)
     return status;
 }
 
-/* Between two runs, too, a signal ends this command in such a way that what is done is shown. */
+/* Signals stay blocked also between two runs. One that arrives there ends the next run, or is taken
+ * here after the last run. Complete pairs are still shown. */
 static int run_with_signals_blocked(struct session *session)
 {
     struct trial_setup *setup = &session->try.setup;
@@ -232,12 +235,12 @@ static void start_progress(struct session *session)
 
     progress->count = session->try.warm_up + 1 + 2 * session->try.runs;
     progress_start(&progress->progress);
-    /* Where nobody looks, nothing wakes up beside the program. */
+    /* If no progress is shown, no timer wakes this process up beside the program. */
     session->try.setup.look = progress->progress.shown ? show_progress : NULL;
     session->try.setup.context = progress;
 }
 
-/* --- what comes of it ---------------------------------------------------------------------------
+/* --- results ------------------------------------------------------------------------------------
  */
 
 static int status_of(const struct judgement *judgement)
@@ -248,7 +251,7 @@ static int status_of(const struct judgement *judgement)
                : 0;
 }
 
-/* Of at least one pair. The exit status. */
+/* Prints the result of at least one pair. Returns the exit status. */
 static int judge_and_print(const struct session *session, struct output *json)
 {
     const struct try *try = &session->try;
@@ -298,7 +301,8 @@ static int run_and_print(struct session *session, struct output *json)
     return status == 0 ? print_all(session, json) : status;
 }
 
-/* The file of --json appears whatever is said of the program, and not where nothing can be. */
+/* Writes the file of --json whatever the program did. There is no file if no pair is complete and
+ * no signal ended this command. */
 static int run_for_json(struct session *session)
 {
     struct output json;
@@ -361,7 +365,7 @@ static int read_number(const char *option, const char *text, int least, int *num
     return 0;
 }
 
-/* 0, or the exit status. */
+/* Returns 0, or the exit status. */
 static int read_options(int argc, char **argv, struct pool_options *options,
                         struct session *session)
 {
@@ -402,7 +406,7 @@ static int try_with_options(int argc, char **argv, struct pool_options *options)
         status = pool_environment_set_config(options, settings);
     if (status != 0)
         return status;
-    /* The reports are this command's. */
+    /* This command collects the reports itself, so the settings must not redirect them. */
     settings_defaults(&defaults);
     settings->report = defaults.report;
     settings->figures = defaults.figures;

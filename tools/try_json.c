@@ -1,5 +1,5 @@
 /*
- * What `cudapool try --json` writes (try_json.h); docs/report.md describes it.
+ * Writes the JSON of `cudapool try --json` (try_json.h); docs/report.md describes it.
  */
 #include "try_json.h"
 
@@ -8,10 +8,10 @@
 #include "core/settings/settings_json.h"
 #include "formats.h"
 
-/* Of this file's format. */
+/* The version of the format. */
 #define TRY_VERSION 1
 
-/* In the order of their enums. */
+/* The words for the values of each enum, in its order. */
 static const char *const results[] = {"same", "fails", "differs_with_pool", "differs_from_itself"};
 static const char *const speeds[] = {"not_compared", "no_difference", "unclear", "faster",
                                      "slower"};
@@ -51,7 +51,7 @@ static json_t *runs_to_json(const struct trial *trials, int count)
     return json_unless_failed(array, status);
 }
 
-/* Runs of one kind, and the most memory of that name that the program had. */
+/* Writes runs of one kind. peak, in bytes, is written under the key peak_name. */
 static json_t *kind_to_json(const struct trial *trials, int count, const struct times *times,
                             const char *peak_name, uint64_t peak)
 {

@@ -1,5 +1,5 @@
 /*
- * What `cudapool try --json` writes; docs/report.md describes it.
+ * Writes the JSON of `cudapool try --json`; docs/report.md describes it.
  */
 #ifndef CUDAPOOL_TOOLS_TRY_JSON_H
 #define CUDAPOOL_TOOLS_TRY_JSON_H
@@ -10,8 +10,8 @@
 #include "try_runs.h"
 #include "try_times.h"
 
-/* Where not even one pair is there, judgement and times are NULL. 0, or the exit status after a
- * complaint. */
+/* Writes the result. judgement and times are NULL if not even one pair of runs is complete. Returns
+ * 0, or the exit status after a complaint. */
 int try_print_json(const struct try *try, const struct judgement *judgement,
                    const struct comparison_of_times *times, FILE *out);
 

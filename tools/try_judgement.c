@@ -1,8 +1,9 @@
 /*
- * Whether a program does the same with the pool (try_judgement.h).
+ * Decides whether a program does the same with the pool (try_judgement.h).
  *
- * A program may differ from itself: then what it does with the pool says nothing about the pool. So
- * runs of each kind are compared with each other first, and the kinds only where those agree.
+ * A program may differ from itself. Its behaviour with the pool then says nothing about the pool.
+ * So the runs of each kind are compared with each other first, and the two kinds only if those runs
+ * agree.
  */
 #include "try_judgement.h"
 
@@ -40,7 +41,7 @@ static void judge_ends(const struct try *try, struct judgement *judgement)
         judgement->result = TRY_FAILS;
 }
 
-/* The first difference is the one that is told. */
+/* Only the first difference is reported. */
 static void note_difference(const struct try *try, struct judgement *judgement,
                             const struct trial *other, const struct output_difference *difference)
 {
@@ -52,7 +53,8 @@ static void note_difference(const struct try *try, struct judgement *judgement,
     judgement->other = other;
 }
 
-/* Compares what runs wrote without the pool, and so learns which lines vary by themselves. */
+/* Compares the outputs of the runs without the pool. This also finds the lines that vary by
+ * themselves. */
 static void judge_plain_outputs(const struct try *try, struct output_reference *reference,
                                 struct judgement *judgement)
 {
@@ -65,7 +67,7 @@ static void judge_plain_outputs(const struct try *try, struct output_reference *
         }
 }
 
-/* What a run with the pool wrote that ended in another way. */
+/* Notes the output of a run with the pool that ended in another way. */
 static void look_at_its_output(const struct try *try, struct output_reference *reference,
                                struct judgement *judgement)
 {
@@ -75,7 +77,7 @@ static void look_at_its_output(const struct try *try, struct output_reference *r
         note_difference(try, judgement, &try->with[0], &difference);
 }
 
-/* Of runs that ended well, and wrote the same without the pool. */
+/* Compares the outputs of runs that all ended well and wrote the same without the pool. */
 static void judge_pool_outputs(const struct try *try, struct output_reference *reference,
                                struct judgement *judgement)
 {
@@ -98,7 +100,7 @@ static void judge_pool_outputs(const struct try *try, struct output_reference *r
         judgement->result = TRY_DIFFERS_FROM_ITSELF;
 }
 
-/* Whether the runs whose frees wait do as those without the pool do. */
+/* Compares the runs with frees that wait with those without the pool. */
 static void judge_waiting(const struct try *try, struct output_reference *reference,
                           struct judgement *judgement)
 {
@@ -139,7 +141,7 @@ int try_judge(const struct try *try, struct judgement *judgement)
     return status;
 }
 
-/* --- what the pool had to do with it -----------------------------------------------------------
+/* --- whether the pool was used -----------------------------------------------------------------
  */
 
 bool try_asked_for_memory(const struct try *try)

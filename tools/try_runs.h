@@ -1,7 +1,7 @@
 /*
- * The runs of a program that `cudapool try` has made (try.c), without the pool and with it, for
- * what is told of them: whether the program does the same (try_judgement.h) and whether it is
- * faster (try_times.h), in words (try_words.h) and as JSON (try_json.h).
+ * The runs that `cudapool try` has made of a program (try.c), without the pool and with it.
+ * try_judgement.h decides whether the program does the same, and try_times.h whether it is faster.
+ * try_words.h tells the results in words, and try_json.h as JSON.
  */
 #ifndef CUDAPOOL_TOOLS_TRY_RUNS_H
 #define CUDAPOOL_TOOLS_TRY_RUNS_H
@@ -9,20 +9,20 @@
 #include "core/settings/config.h"
 #include "trial.h"
 
-/* A difference that runs with the pool show is confirmed by so many pairs. */
+/* If runs with the pool differ from those without, there are this many pairs to confirm it. */
 #define PAIRS_TO_CONFIRM 5
 
 struct
 try {
     struct trial_setup setup;
     struct settings settings;
-    int runs;    /* of each kind, that were asked for */
-    int warm_up; /* runs before, which nobody looks at */
+    int runs;    /* that were asked for, of each kind */
+    int warm_up; /* runs to make before the others, whose results are ignored */
 
-    struct trial counting;        /* the pool switched off, counting */
-    struct trial *without, *with; /* `done` of each are there */
+    struct trial counting;        /* the run with the pool switched off but counting */
+    struct trial *without, *with; /* `done` of each are complete */
     int done;
-    struct trial *waiting; /* with device.free_synchronizes; waiting_done of them are there */
+    struct trial *waiting; /* with device.free_synchronizes; waiting_done are complete */
     int waiting_done;
 };
 

@@ -1,21 +1,23 @@
 /*
- * Whether a program is faster with the pool (try_times.h). Medians are compared; how far runs of
- * one kind lie apart says how much a difference is worth.
+ * Decides whether a program is faster with the pool (try_times.h). It compares medians. The spread
+ * of runs of one kind says how reliable a difference is.
  */
 #include "try_times.h"
 
 #include <stdlib.h>
 
-/* Of two medians that differ by less nobody can tell which is faster. */
+/* Two medians that differ by less cannot be told apart. LEAST_DIFFERENCE_OF_ONE is for one run of
+ * each kind. */
 #define LEAST_DIFFERENCE        0.01
-#define LEAST_DIFFERENCE_OF_ONE 0.1 /* run of each: nobody knows how far others would lie apart */
+#define LEAST_DIFFERENCE_OF_ONE 0.1 /* one run shows no spread */
 
-/* A difference that the costs of memory don't explain must be larger; runs that vary much must lie
- * that far apart. */
+/* Limits for a difference that the cost of memory calls does not explain. The difference must be at
+ * least the first. Unless it exceeds the spread, every run of one kind must be faster than all of
+ * the other by the second, a factor. */
 #define LEAST_DIFFERENCE_UNEXPLAINED 0.1
 #define LEAST_GAP_UNEXPLAINED        2
 
-/* Where runs of a kind lie farther apart, nobody can say that there is no difference. */
+/* With a larger spread, no difference can be ruled out. */
 #define MOST_SPREAD 0.1
 
 static int compare_seconds(const void *one, const void *other)
@@ -45,8 +47,8 @@ static struct times times_of(const struct trial *trials, int count)
     return times;
 }
 
-/* By what factor every run of one kind was at least quicker than every one of the other; not over 1
- * where the two overlap. */
+/* Returns the factor by which every run of one kind was faster than every run of the other. It is
+ * at most 1 if the two kinds overlap. */
 static double gap_between(const struct times *one, const struct times *other)
 {
     double there = one->most > 0 ? other->least / one->most : 0;
@@ -55,7 +57,7 @@ static double gap_between(const struct times *one, const struct times *other)
     return there > back ? there : back;
 }
 
-/* Whether the costs of memory are worth a look: all of them, without the pool and with it. */
+/* Whether the time of memory calls, without and with the pool, can explain a difference. */
 static bool can_matter(const struct try *try, const struct times *without)
 {
     struct report_counters off = try_counted(try), on = try_served(try);
@@ -65,7 +67,7 @@ static bool can_matter(const struct try *try, const struct times *without)
     return nanoseconds / 1e9 > LEAST_DIFFERENCE * without->median;
 }
 
-/* Whether chance alone hardly makes such a difference. */
+/* Whether the difference is hardly due to chance. */
 static bool is_certain(const struct try *try, const struct comparison_of_times *times, bool matters)
 {
     double factor = times->factor, spread = times->spread;
@@ -102,7 +104,7 @@ void try_compare_times(const struct try *try, const struct judgement *judgement,
     };
     if (times->with.median > 0)
         times->factor = times->without.median / times->with.median;
-    /* Both may be off to opposite sides. */
+    /* The two medians may err in opposite directions, so the spreads add up. */
     times->spread = times->without.spread + times->with.spread;
     if (!judgement->in_end)
         times->speed = speed_of(try, times);

@@ -1,5 +1,5 @@
 /*
- * Whether a program is faster with the pool, and what memory cost it.
+ * Decides whether a program is faster with the pool, and tells what its memory cost.
  */
 #ifndef CUDAPOOL_TOOLS_TRY_TIMES_H
 #define CUDAPOOL_TOOLS_TRY_TIMES_H
@@ -8,7 +8,7 @@
 #include "try_runs.h"
 
 enum try_speed {
-    SPEED_NOT_COMPARED, /* runs did not end alike */
+    SPEED_NOT_COMPARED, /* runs ended in different ways */
     SPEED_NO_DIFFERENCE,
     SPEED_UNCLEAR,
     SPEED_FASTER,
@@ -18,23 +18,24 @@ enum try_speed {
 /* In seconds of wall time. */
 struct times {
     double median, least, most;
-    double spread; /* half of what lies between the least and the most, as a part of the median */
+    double spread; /* (most - least) / 2 / median */
 };
 
 struct comparison_of_times {
     enum try_speed speed;
     struct times without, with;
-    double factor; /* so many times as fast */
-    double spread; /* of the factor */
+    double factor; /* without.median / with.median */
+    double spread; /* of the factor: without.spread + with.spread */
 };
 
 void try_compare_times(const struct try *try, const struct judgement *judgement,
                        struct comparison_of_times *times);
 
-/* What the driver took, without the pool. */
+/* Returns the counters of the run with the pool switched off. */
 struct report_counters try_counted(const struct try *try);
 
-/* Of the last run with the pool; its peaks are the most of all. */
+/* Returns the counters of the last run with the pool. The peaks are the largest of all runs with
+ * the pool. */
 struct report_counters try_served(const struct try *try);
 
 #endif

@@ -1,6 +1,5 @@
 /*
- * What `cudapool try` says in words (try_words.h): a table of times and memory, whether the program
- * is faster, whether it does the same, and advice.
+ * Prints the result of `cudapool try` in words (try_words.h).
  */
 #include "try_words.h"
 
@@ -15,7 +14,7 @@
 /* --- numbers ------------------------------------------------------------------------------------
  */
 
-/* "2.6", and from 10 on "14"; hundredths below 1.1, where they matter. */
+/* Writes "14" from 10 on, "2.6" from 1.1 on, and hundredths below 1.1, where they matter. */
 static void spell_factor(double factor, char text[READABLE_BYTES])
 {
     unsigned long long hundredths = (unsigned long long)(factor * 100 + 0.5);
@@ -74,7 +73,7 @@ static void print_table(const struct try *try, const struct comparison_of_times 
 /* --- whether it is faster -----------------------------------------------------------------------
  */
 
-/* What the driver took of the time without the pool. */
+/* Prints the time in the driver without and with the pool. */
 static void print_driver_times(const struct try *try, FILE *out)
 {
     char without[READABLE_BYTES], with[READABLE_BYTES], waited[READABLE_BYTES];
@@ -162,7 +161,7 @@ static void spell_end(const struct trial *trial, char text[REPORT_END_BYTES])
         snprintf(text, REPORT_END_BYTES, "exited with status 0");
 }
 
-/* "exited with status 0 (2 runs), killed by SIGSEGV (1 run)" */
+/* Prints, for example, "exited with status 0 (2 runs), killed by SIGSEGV (1 run)". */
 static void print_ends(const char *name, const struct trial *trials, int count, FILE *out)
 {
     char end[REPORT_END_BYTES];
@@ -204,7 +203,7 @@ static void print_last_words(const struct trial *trial, FILE *out)
     }
 }
 
-/* Of the first run that failed, those with the pool first. */
+/* Prints the last words of the first run that failed. Runs with the pool are first. */
 static void print_words_of_failure(const struct try *try, FILE *out)
 {
     for (int i = 0; i < 2 * try->done; i++) {
@@ -253,7 +252,8 @@ static void print_differences(const struct try *try, const struct judgement *jud
         print_output_lines(try, judgement, out);
 }
 
-/* Some programs lean on a wait that the driver's free makes, and that the pool's leaves out. */
+/* Some programs rely on cudaFree waiting for the GPU. The pool's free usually leaves this wait
+ * out. */
 static void print_waiting(const struct judgement *judgement, FILE *out)
 {
     if (judgement->with_waits == WAITING_SAME)

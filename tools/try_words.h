@@ -1,6 +1,6 @@
 /*
- * What `cudapool try` says: a table of times and memory, whether the program is faster, whether it
- * does the same, and advice.
+ * Prints the result of `cudapool try`: a table of times and memory, whether the program is faster,
+ * whether it does the same, and advice.
  */
 #ifndef CUDAPOOL_TOOLS_TRY_WORDS_H
 #define CUDAPOOL_TOOLS_TRY_WORDS_H
@@ -11,7 +11,8 @@
 #include "try_runs.h"
 #include "try_times.h"
 
-/* Of at least one pair. A program that failed is told of on stderr. */
+/* Prints the result of at least one pair of runs. If the program failed, prints the failure to
+ * stderr instead. */
 void try_print(const struct try *try, const struct judgement *judgement,
                const struct comparison_of_times *times, FILE *out);
 

@@ -1,5 +1,5 @@
 /*
- * Surviving a mapped file that somebody truncates (bus_guard.h).
+ * Survives the truncation of a mapped file (bus_guard.h).
  *
  * Part of the preload object: libc only.
  */
@@ -15,27 +15,29 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* More faults than threads can bring before the first of them has replaced the mapping: then it
- * does not help. */
+/* Threads cannot raise this many faults before the first of them has replaced the mapping. So after
+ * this many, replacing does not help, and the handler gives up. */
 #define FAULTS_MOST 100000u
 
 struct guarded {
-    _Atomic bool claimed; /* acquired by who fills it in; released when its mapping goes */
+    _Atomic bool claimed; /* acquire by who fills the entry in; release when its mapping is no
+                             longer guarded */
     /* NULL: nothing is guarded here. The release store in bus_guard pairs with the acquire loads of
-     * the handler, for what stands below. */
+     * the handler, which reads the fields below. */
     _Atomic(char *) memory;
     size_t bytes;
-    pid_t only;            /* the one process that has it; 0: its children do, too */
-    _Atomic bool replaced; /* released once the mapping is another one */
+    pid_t only;            /* the one process that has the mapping; 0: its children have it, too */
+    _Atomic bool replaced; /* release store once the mapping has been replaced */
 };
 
 static struct guarded mappings[BUS_GUARD_MAPPINGS];
 static _Atomic unsigned faults; /* relaxed: it orders nothing */
-static _Atomic bool handles;    /* whoever exchanges it first installs the handler */
-static struct sigaction before; /* what SIGBUS did before; written before the handler is there */
+static _Atomic bool handles;    /* the thread that first exchanges it installs the handler */
+static struct sigaction before; /* the earlier action of SIGBUS; written before the handler is
+                                   installed */
 
-/* Set once some thread has been made to take SIGBUS that the program keeps from it. Relaxed: that
- * thread sees it, and so do those that it makes, which inherit what it blocks. */
+/* Set once the pool has unblocked SIGBUS in a thread in which the program had blocked it. Relaxed:
+ * that thread sees its own store, and so do the threads that it creates, which inherit its mask. */
 static _Atomic bool unblocked;
 
 static bool is_in(const struct guarded *mapping, const void *address)
@@ -46,7 +48,7 @@ static bool is_in(const struct guarded *mapping, const void *address)
            (mapping->only == 0 || mapping->only == getpid());
 }
 
-/* NULL: nobody guards it. */
+/* Returns NULL if no guarded mapping contains the address. */
 static struct guarded *find_guarded(const void *address)
 {
     for (unsigned i = 0; i < BUS_GUARD_MAPPINGS; i++)
@@ -86,13 +88,13 @@ bool bus_guard_has_replaced(const void *memory)
 
 static void on_bus_error(int signal, siginfo_t *info, void *context);
 
-/* True where the instruction may be tried again. */
+/* Returns true if the instruction may be tried again. */
 static bool mend(const siginfo_t *info)
 {
     struct guarded *mapping = info->si_code == BUS_ADRERR ? find_guarded(info->si_addr) : NULL;
     if (!mapping || atomic_fetch_add_explicit(&faults, 1, memory_order_relaxed) >= FAULTS_MOST)
         return false;
-    /* Another thread's fault was sooner. */
+    /* Another thread may have faulted earlier and replaced the mapping. */
     return has_replaced(mapping) || replace(mapping);
 }
 
@@ -101,8 +103,8 @@ static bool is_sent(const siginfo_t *info)
     return info->si_code <= 0 || info->si_code == BUS_MCEERR_AO;
 }
 
-/* As if this handler had never been there: an instruction that faults does so again when it
- * returns, and what somebody sent is sent again. */
+/* Restores the earlier action, as if this handler had never been installed. An instruction that
+ * faults does so again when the handler returns. A signal that somebody sent is sent again. */
 static void hand_back(int signal, siginfo_t *info)
 {
     sigaction(signal, &before, NULL);
@@ -110,7 +112,8 @@ static void hand_back(int signal, siginfo_t *info)
         syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), signal, info);
 }
 
-/* With the signals blocked that it has asked for, as when the kernel calls it. */
+/* Blocks the signals that the earlier handler asked for, as the kernel does when it calls a
+ * handler. */
 static void call_handler_before(int signal, siginfo_t *info, void *context)
 {
     sigset_t blocked = before.sa_mask, outside;
@@ -124,7 +127,7 @@ static void call_handler_before(int signal, siginfo_t *info, void *context)
     sigprocmask(SIG_SETMASK, &outside, NULL);
 }
 
-/* A handler that came later has called this one. */
+/* Called where a handler that was installed later has called this one. */
 static void call_earlier(int signal, siginfo_t *info, void *context)
 {
     if ((before.sa_flags & SA_SIGINFO) != 0 ||
@@ -134,20 +137,22 @@ static void call_earlier(int signal, siginfo_t *info, void *context)
         hand_back(signal, info);
 }
 
-/* Threads that the program keeps it from do not, and it is not for them. */
+/* Returns whether a sent SIGBUS is meant for other threads: the program has blocked it in this one,
+ * and the pool has unblocked it. */
 static bool is_for_others(const siginfo_t *info)
 {
     return is_sent(info) && (before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_DFL &&
            atomic_load_explicit(&unblocked, memory_order_relaxed);
 }
 
-/* The thread blocks the signal from here on, and another one gets it, or who waits for it. */
+/* Blocks the signal in this thread from here on, and sends it again. So another thread gets it, or
+ * a thread that waits for it. */
 static void send_on(int signal, siginfo_t *info, ucontext_t *context)
 {
     sigaddset(&context->uc_sigmask, signal);
     if (info->si_code == SI_TKILL)
         syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), signal, info);
-    /* Only the first thread may say who has sent it. */
+    /* The kernel lets only the main thread say who has sent a signal. */
     else if (syscall(SYS_rt_sigqueueinfo, getpid(), signal, info) != 0)
         kill(getpid(), signal);
 }
@@ -173,7 +178,7 @@ static bool handle(void)
 {
     struct sigaction ours = {.sa_sigaction = on_bus_error,
                              .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
-    /* Relaxed: what was there before is written before the handler can run. */
+    /* Relaxed: before is written before the handler is installed, and so before it can run. */
     if (atomic_exchange_explicit(&handles, true, memory_order_relaxed))
         return true;
     if (sigaction(SIGBUS, NULL, &before) == 0) {
@@ -203,13 +208,13 @@ bool bus_guard(void *memory, size_t bytes, enum bus_guard_children children)
 void bus_guard_thread(void)
 {
     sigset_t bus_error, blocked;
-    /* Relaxed: whoever has published the mapping has installed the handler. */
+    /* Relaxed: the thread that has published the mapping has installed the handler, too. */
     if (!atomic_load_explicit(&handles, memory_order_relaxed) ||
         sigprocmask(SIG_BLOCK, NULL, &blocked) != 0 || sigismember(&blocked, SIGBUS) != 1)
         return;
     sigemptyset(&bus_error);
     sigaddset(&bus_error, SIGBUS);
-    /* First, since one that has been sent comes at once. */
+    /* Stored first, since a SIGBUS that has been sent arrives as soon as it is unblocked. */
     atomic_store_explicit(&unblocked, true, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst);
     sigprocmask(SIG_UNBLOCK, &bus_error, NULL);
@@ -221,6 +226,6 @@ void bus_guard_end(const void *memory)
     if (!mapping)
         return;
     atomic_store_explicit(&mapping->memory, NULL, memory_order_relaxed);
-    /* Pairs with the exchange in bus_guard. */
+    /* Pairs with the acquire exchange in bus_guard. */
     atomic_store_explicit(&mapping->claimed, false, memory_order_release);
 }

@@ -1,24 +1,27 @@
 /*
- * What happens when somebody truncates a file that this process has mapped.
+ * Keeps the process alive when somebody truncates a file that the process has mapped.
  *
- * Whoever touches a mapped page that its file has no longer gets a SIGBUS, which ends the process;
- * and no file that others can open by name can be kept from being truncated. So while there is such
- * a file, this handles SIGBUS: it puts ordinary memory in the file's place, and the process goes
- * on. What stood in the file is gone then, and bus_guard_has_replaced says so. (The pool decides
- * nothing by what it shares with others that could be wrong without it: where blocks are, and which
- * are whose, is in its own memory.)
+ * Touching a mapped page that lies past the end of its file raises SIGBUS, which ends the process.
+ * A file that others can open by name cannot be protected from truncation. While such a file is
+ * mapped, this module handles SIGBUS: it replaces the mapping with ordinary memory, and the process
+ * continues. The file's content is then lost to the process, and bus_guard_has_replaced returns
+ * true. The pool stays correct without that content: its records of blocks and their owners are in
+ * its own memory.
  *
- * Of any other SIGBUS nobody notices the handler: it takes itself away, puts back what was there
- * before, and has the signal come again, with all that the kernel said with it. A program that
- * installs a handler of its own later replaces this one; where that one calls this one, the handler
- * from before is called with the signals blocked that it has asked for.
+ * For every other SIGBUS, the handler uninstalls itself and restores the earlier action. An
+ * instruction that faulted then faults again, and a signal that somebody sent is sent again with
+ * its siginfo. A handler that the program installs later replaces this one. If the program's
+ * handler calls this one, this one calls the handler that was installed before it. It first blocks
+ * the signals that the earlier handler's sa_mask names.
  *
  * The kernel ends a process that faults in a thread which blocks SIGBUS. Many programs block all
- * signals in their threads, so bus_guard_thread unblocks this one, there and in threads that are
- * made there. A SIGBUS that is sent to such a thread is blocked again, and sent on: the program
- * gets it where it waits for it. It no longer ends a program whose other threads never blocked it.
+ * signals in their threads. So bus_guard_thread unblocks SIGBUS in a thread, and the threads that
+ * this thread creates inherit the mask. A SIGBUS that somebody sends may then reach a thread in
+ * which the program had blocked it. The handler blocks SIGBUS in that thread again and sends the
+ * signal again, so a thread that waits for it receives it. One difference remains: a sent SIGBUS
+ * no longer ends the program, even if some of its threads never blocked SIGBUS.
  *
- * Any thread; no lock.
+ * Any thread may call these functions, without a lock.
  */
 #ifndef CUDAPOOL_CORE_BUS_GUARD_H
 #define CUDAPOOL_CORE_BUS_GUARD_H
@@ -26,29 +29,31 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* As many as are guarded at a time; more of them are not. */
+/* At most this many mappings are guarded at a time. */
 #define BUS_GUARD_MAPPINGS 4u
 
-/* Whether the child of a fork has the mapping, too. Where it has not, something else may come to
- * lie at its addresses there. */
+/* Whether the child of a fork has the mapping, too. In a child that lacks it, something else may
+ * lie at the mapping's addresses, so the handler ignores faults there. */
 enum bus_guard_children { BUS_GUARD_CHILDREN_HAVE_IT, BUS_GUARD_CHILDREN_LACK_IT };
 
-/* Guards a file's mapping of so many bytes. False where as many are guarded as can be, or the
- * signal cannot be handled. */
+/* Guards the mapping of a file: `bytes` bytes from `memory` on. Returns false if BUS_GUARD_MAPPINGS
+ * are guarded already, or if the handler cannot be installed. */
 bool bus_guard(void *memory, size_t bytes, enum bus_guard_children children);
 
-/* Unblocks SIGBUS in the calling thread, while anything is guarded. For a thread's first use of the
- * pool, and for misses: the program may have blocked it since. */
+/* Unblocks SIGBUS in the calling thread, if anything was ever guarded. Called at a thread's first
+ * use of the pool. Called on misses as well, since the program may have blocked SIGBUS meanwhile.
+ */
 void bus_guard_thread(void);
 
-/* The mapping is about to go. */
+/* Ends the guard of a mapping that is about to be unmapped. */
 void bus_guard_end(const void *memory);
 
-/* Puts memory of the process's own in place of the guarded mapping, zeroed; all references to the
- * file end. False where there is none, or the kernel refuses. Async-signal-safe. */
+/* Replaces the guarded mapping with zeroed memory of the process's own, so that no reference to the
+ * file remains. Returns false if the mapping is not guarded, or if the kernel refuses.
+ * Async-signal-safe. */
 bool bus_guard_replace(const void *memory);
 
-/* Whether that has happened. */
+/* Returns whether the guarded mapping has been replaced. */
 bool bus_guard_has_replaced(const void *memory);
 
 #endif

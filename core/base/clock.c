@@ -11,22 +11,22 @@
 #include "cancellation.h"
 #include "numbers.h"
 
-/* A thread that has read the same time so often in a row reads a clock that stands. */
+/* A thread that reads the same time this often in a row reads a clock that stands still. */
 #define READS_OF_ONE_TIME 64u
-/* What so many reads count as, where no clock moves: nanoseconds. */
+/* What READS_OF_ONE_TIME reads count as if no clock moves, in nanoseconds. */
 #define TIME_OF_READS (READS_OF_ONE_TIME * UINT64_C(1000))
-/* The two clocks may differ by so much over a short sleep: nanoseconds. */
+/* The two clocks may differ by this much over a short sleep, in nanoseconds. */
 #define SLACK 50000
 
-/* 0 while the C library's clock is believed. Otherwise the kernel is asked by a system call, and
- * this is added to its answer. Relaxed: it orders nothing. */
+/* 0 while the C library's clock is believed. Otherwise time is this plus the kernel's clock, which
+ * a system call reads. Relaxed: it orders nothing. */
 static _Atomic uint64_t correction;
 
 static _Thread_local struct {
-    uint64_t last;     /* that this thread has read */
-    uint64_t stood_at; /* what it has read several times in a row, */
-    unsigned reads;    /* so many */
-    unsigned naps;     /* that it has made */
+    uint64_t last;     /* the last time that this thread has read */
+    uint64_t stood_at; /* the time that it has read several times in a row */
+    unsigned reads;    /* how often it has read stood_at */
+    unsigned naps;     /* how many naps it has made */
 } own;
 
 static uint64_t nanoseconds_of(const struct timespec *time)
@@ -41,7 +41,7 @@ static uint64_t library_clock(void)
     return nanoseconds_of(&now);
 }
 
-/* A sandbox may refuse it. */
+/* Returns the library's time if a sandbox refuses the system call. */
 static uint64_t kernel_clock(void)
 {
     struct timespec now;
@@ -51,7 +51,7 @@ static uint64_t kernel_clock(void)
     return told ? nanoseconds_of(&now) : library_clock();
 }
 
-/* From here on time is the kernel's, and goes on from this one. */
+/* From here on time is the kernel's, and continues from this time. */
 static void distrust_library(uint64_t time)
 {
     uint64_t none = 0;
@@ -59,14 +59,15 @@ static void distrust_library(uint64_t time)
                                             memory_order_relaxed, memory_order_relaxed);
 }
 
-/* Of several threads that saw the kernel's clock stand, or go back, one puts it forward. */
+/* Adds to the correction. If several threads see the kernel's clock stand still or go back, only
+ * one of them succeeds. */
 static void put_forward(uint64_t corrected, uint64_t nanoseconds)
 {
     atomic_compare_exchange_strong_explicit(&correction, &corrected, corrected + nanoseconds,
                                             memory_order_relaxed, memory_order_relaxed);
 }
 
-/* A read has shown no more than the one before. */
+/* Called when a read has shown no more than the one before. */
 __attribute__((noinline)) static uint64_t doubt(uint64_t now, uint64_t corrected)
 {
     own.reads = own.stood_at == own.last ? own.reads + 1 : 1;
@@ -94,7 +95,8 @@ uint64_t monotonic_now(void)
 struct clock_sleep clock_sleep_begin(void)
 {
     struct clock_sleep sleep = {.began = monotonic_now()};
-    /* The kernel's time is read first, and last: so the other clock can't show more of it. */
+    /* The kernel's clock is read first here, and last in clock_sleep_end. So the library's clock
+     * cannot show the longer sleep. */
     sleep.kernel = kernel_clock();
     sleep.library = library_clock();
     return sleep;
@@ -125,7 +127,7 @@ static bool sleep_plainly(uint64_t nanoseconds)
     return nanosleep(&(struct timespec){0, (long)nanoseconds}, NULL) == 0;
 }
 
-/* A thread's first nap, and one of 16, is held against the clock. */
+/* A thread's first nap, and every 16th one, compares the clocks. */
 static void sleep_for(uint64_t nanoseconds)
 {
     int cancellation = cancellation_off();
@@ -144,8 +146,8 @@ void seldom_nap(uint64_t started, uint64_t shortest)
     sleep_for(nap_after(monotonic_now() - started, shortest));
 }
 
-/* At first the wait is for work that ends within microseconds; after that a core is worth more than
- * the last few microseconds of latency. */
+/* At first the work that is waited for may end within microseconds. After that a core is worth more
+ * than the last few microseconds of latency. */
 void patient_nap(uint64_t started)
 {
     uint64_t waited = monotonic_now() - started;

@@ -1,5 +1,5 @@
 /*
- * Names of files out of patterns (file_pattern.h).
+ * Expands patterns of file names (file_pattern.h).
  *
  * Part of the preload object: libc only, no dependence on the locale.
  */
@@ -23,7 +23,7 @@ bool file_pattern_is_valid(const char *pattern)
     return true;
 }
 
-/* What the escape stands for; number is room for the pid. */
+/* Returns what the escape stands for; number is room for the pid. */
 static const char *meaning_of_escape(char escape, const struct file_pattern_values *values,
                                      char number[24])
 {

@@ -18,7 +18,7 @@ void futex_wait(const _Atomic(uint32_t) *word, uint32_t value, uint64_t until)
     struct clock_sleep sleep = clock_sleep_begin();
     bool ends = until != UINT64_MAX;
     uint64_t asked = ends && until > sleep.began ? until - sleep.began : 0;
-    /* A span, since the kernel's time may be another one. */
+    /* A relative time, since the kernel's clock may differ from monotonic_now. */
     struct timespec span = {(time_t)(asked / SECOND), (long)(asked % SECOND)};
     bool over = syscall(SYS_futex, word, FUTEX_WAIT, value, ends ? &span : NULL, NULL, 0) != 0 &&
                 errno == ETIMEDOUT;

@@ -11,7 +11,8 @@
 #include "mapped_file.h"
 #include "numbers.h"
 
-/* Above so many descriptors, or half of those that the process may have. */
+/* Descriptors get numbers from this one on, or from half of those that the process may have if that
+ * is less. */
 #define FIRST_DESCRIPTOR 512u
 
 static uint64_t hash_of(const char *path)

@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* What calloc gave is kept right before the memory. */
+/* Stores the pointer that calloc returned right before the memory. */
 void *allocate_apart(size_t alignment, size_t bytes)
 {
     size_t whole;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* At least as many as there are ranks: a thread holds one lock of each. */
+/* At least the number of ranks, since a thread holds at most one lock of each. */
 #define HELD_MAX 24
 
 struct held {
@@ -17,8 +17,9 @@ struct held {
     const char *place;
 };
 
-/* What the thread holds or is waiting for, in the order in which it was taken. A signal handler
- * that interrupts a change finds the count as before or as after it, and leaves it as it was. */
+/* The locks that the thread holds or waits for, in the order in which it took them. A signal
+ * handler that interrupts a change finds the count from before or after the change, and leaves it
+ * as it was. */
 static _Thread_local struct {
     volatile unsigned count;
     struct held locks[HELD_MAX];
@@ -32,8 +33,8 @@ static const char *const names[] = {
 
 _Static_assert(sizeof names / sizeof names[0] <= HELD_MAX, "a thread may hold a lock of each rank");
 
-/* One line, and the end of the process: going on would be to wait for good, or to read what others
- * write. Nothing of stdio's, whose lock the thread may hold. */
+/* Prints one line and ends the process: continuing would mean to wait for ever, or to read what
+ * others write. Avoids stdio, whose lock the thread may hold. */
 __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...)
 {
     char line[512];
@@ -44,7 +45,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
     if (length >= (int)sizeof line)
         length = sizeof line - 1;
     ssize_t written = length > 0 ? write(STDERR_FILENO, line, (size_t)length) : 0;
-    (void)written; /* there is nobody else to tell */
+    (void)written; /* there is nowhere else to report it */
     abort();
 }
 

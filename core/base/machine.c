@@ -1,5 +1,5 @@
 /*
- * The machine that the process runs on (machine.h).
+ * Reads the limits of the process's memory, what is left of it, and the NUMA nodes (machine.h).
  *
  * Part of the preload object: libc only.
  */
@@ -18,19 +18,19 @@
 #include "sandbox.h"
 #include "text_reader.h"
 
-/* Stands for a number that is missing as well: what is not known limits nothing. */
+/* Also stands for a number that is missing: what is not known limits nothing. */
 #define NO_LIMIT UINT64_MAX
-/* A cgroup v1 without a limit says the largest multiple of its page size within 63 bits. */
+/* A cgroup v1 without a limit reports the largest multiple of its page size within 63 bits. */
 #define LEAST_ENDLESS_LIMIT (UINT64_C(1) << 62)
 /* More than any number or keyword of interest has. */
 #define WORD_BYTES 64
-/* Linux has at most so many nodes. */
+/* Linux has at most this many nodes. */
 #define NODES_END 1024u
 
-/* Of the machine's memory, or a cgroup's limit, so much is to be left to others. */
+/* 1 / LEFT_SHARE of the machine's memory, or of a cgroup's limit, is left to others. */
 #define LEFT_SHARE 16u
 
-/* Of one that machine_keep_open may have opened. */
+/* Reads a file through the descriptor of machine_keep_open, if it has one. */
 static void reader_open_kept(struct reader *reader, const struct machine *machine, const char *path)
 {
     const struct kept_file *kept = kept_file_find(machine->kept, machine->kept_count, path);
@@ -40,7 +40,8 @@ static void reader_open_kept(struct reader *reader, const struct machine *machin
         reader_open(reader, path);
 }
 
-/* The number that the text is, or NO_LIMIT for other text and for numbers that are too large. */
+/* Returns the number that the text is, or NO_LIMIT for other text and for numbers that are too
+ * large. */
 static uint64_t number_in(const char *text)
 {
     uint64_t number = 0;
@@ -53,7 +54,7 @@ static uint64_t number_in(const char *text)
     return number;
 }
 
-/* The number that is the file's first line. */
+/* Returns the number that the file's first line is. */
 static uint64_t number_in_file(const struct machine *machine, const char *path)
 {
     struct reader reader;
@@ -66,7 +67,7 @@ static uint64_t number_in_file(const struct machine *machine, const char *path)
     return number;
 }
 
-/* The number after the name and any spaces, in the first line that begins with the name. */
+/* Returns the number after the name and any spaces, in the first line that begins with the name. */
 static uint64_t number_after(const struct machine *machine, const char *path, const char *name)
 {
     struct reader reader;
@@ -91,7 +92,7 @@ static uint64_t number_after(const struct machine *machine, const char *path, co
 
 enum version { V1, V2 };
 
-/* What the kernel writes as \ooo in mountinfo: spaces, ends of lines, backslashes. */
+/* Decodes what the kernel writes as \ooo in mountinfo: spaces, ends of lines, backslashes. */
 static void resolve_escapes(char *text)
 {
     char *to = text;
@@ -108,7 +109,7 @@ static void resolve_escapes(char *text)
     *to = '\0';
 }
 
-/* A path whose end is missing becomes that of the deepest directory which is whole. */
+/* Cuts a path whose end is missing to its deepest directory that is whole. */
 static void cut_last_name(char *path)
 {
     char *slash = strrchr(path, '/');
@@ -116,8 +117,8 @@ static void cut_last_name(char *path)
         *slash = '\0';
 }
 
-/* Whether one of the remaining words of the field is that word. They end with commas, and the field
- * with one of the separators or with the line. */
+/* Returns whether one of the remaining words of the field is this word. Words end with commas; the
+ * field ends with one of the separators, or with the line. */
 static bool has_word(struct reader *reader, const char *separators, const char *word)
 {
     char text[WORD_BYTES];
@@ -129,9 +130,9 @@ static bool has_word(struct reader *reader, const char *separators, const char *
     return found;
 }
 
-/* The path that /proc/self/cgroup gives the process in its hierarchy of that version, which need
- * not be one that the process can see. A line is ID:CONTROLLERS:PATH; v2 has no controllers there.
- * False where there is none. */
+/* Reads the process's path in its cgroup hierarchy of this version from /proc/self/cgroup. The
+ * process need not be able to see that path. A line is ID:CONTROLLERS:PATH; v2 has no controllers
+ * there. Returns false if there is no such line. */
 static bool read_process_path(const char *root, enum version version, char *path)
 {
     struct reader reader;
@@ -149,9 +150,9 @@ static bool read_process_path(const char *root, enum version version, char *path
     return found;
 }
 
-/* What the path is below the mounted directory: "", or a path that begins with a slash. NULL where
- * it is not below, or cannot be told: a process outside its cgroup namespace has "/.." in its path,
- * and so has a mount from outside. */
+/* Returns what the path is below the mounted directory: "", or a path that begins with a slash.
+ * NULL if it is not below, or if that cannot be told: a process outside its cgroup namespace has
+ * "/.." in its path, and so has a mount from outside. */
 static const char *path_below(const char *mounted, const char *path)
 {
     size_t length = strcmp(mounted, "/") == 0 ? 0 : strlen(mounted);
@@ -163,8 +164,8 @@ static const char *path_below(const char *mounted, const char *path)
     return strcmp(path, "/") == 0 ? "" : path;
 }
 
-/* Makes the directory of that path below the mount point the deepest level. False where there is no
- * such directory. */
+/* Makes the directory with this path below the mount point the deepest level. Returns false if
+ * there is no such directory. */
 static bool set_levels(struct machine_cgroup *cgroup, const char *root, const char *mount_point,
                        const char *below)
 {
@@ -180,13 +181,14 @@ static bool set_levels(struct machine_cgroup *cgroup, const char *root, const ch
 }
 
 struct mount {
-    char mounted[MACHINE_PATH_BYTES]; /* the directory of the file system that is its root */
+    char mounted[MACHINE_PATH_BYTES]; /* the directory of the file system that the mount has as its
+                                         root */
     char point[MACHINE_PATH_BYTES];
 };
 
-/* Reads the line. False where it is no mount of that version's cgroups. A line is
- * ID PARENT DEVICE MOUNTED POINT OPTIONS TAGS... - TYPE SOURCE SUPER_OPTIONS. What is too long is
- * cut: then no path is below MOUNTED, and set_levels does not take POINT. */
+/* Reads a line of mountinfo. Returns false if it is no mount of this version's cgroups. A line is
+ * ID PARENT DEVICE MOUNTED POINT OPTIONS TAGS... - TYPE SOURCE SUPER_OPTIONS. A path that is too
+ * long is cut: then no path is below MOUNTED, and set_levels rejects POINT. */
 static bool read_mount(struct reader *reader, enum version version, struct mount *mount)
 {
     char word[WORD_BYTES];
@@ -206,8 +208,8 @@ static bool read_mount(struct reader *reader, enum version version, struct mount
     return version == V2 || has_word(reader, ", ", "memory");
 }
 
-/* Of several mounts the first that shows the process's cgroup counts, or else the first that is
- * there, with its root as the only level. */
+/* Takes the first mount that shows the process's cgroup. If none does, takes the first mount that
+ * exists, with its root as the only level. */
 static void find_in_mounts(struct machine_cgroup *cgroup, const char *root, enum version version,
                            const char *process_path)
 {
@@ -228,7 +230,7 @@ static void find_in_mounts(struct machine_cgroup *cgroup, const char *root, enum
     reader_close(&reader);
 }
 
-/* Where distributions mount cgroups, for a process that cannot see what is mounted. */
+/* Tries a place where distributions mount cgroups, for a process that cannot see its mounts. */
 static bool find_at(struct machine_cgroup *cgroup, const char *root, const char *mount_point,
                     const char *process_path)
 {
@@ -255,7 +257,7 @@ static void find_cgroup(struct machine_cgroup *cgroup, const char *root, enum ve
 
 /* --- limits and usage of levels -------------------------------------------------------------- */
 
-/* What the files of a level are called. */
+/* The names of a level's files. */
 struct level_files {
     const char *limit, *throttle, *usage, *unused; /* unused: a line of memory.stat */
 };
@@ -270,7 +272,7 @@ static const struct level_files files_of[] = {
             .unused = "inactive_file"},
 };
 
-/* A level that is looked at, and its path with room for a file's name. */
+/* The level that is being looked at. path has room for a file's name. */
 struct level {
     const struct machine *machine;
     const struct level_files *files;
@@ -293,8 +295,8 @@ static uint64_t limit_of(struct level *level)
     return limit < LEAST_ENDLESS_LIMIT ? limit : NO_LIMIT;
 }
 
-/* What is left of the level's limit, or something above least where more than least is left. Usage
- * that cannot be read counts as none, since no more than the limit is left in any case. */
+/* Returns what is left of the level's limit, or something above least if more than least is left.
+ * Usage that cannot be read counts as 0, since no more than the limit is left in any case. */
 static uint64_t left_of(struct level *level, uint64_t limit, uint64_t least)
 {
     uint64_t usage = number_in_file(level->machine, level_file(level, level->files->usage));
@@ -309,8 +311,8 @@ static uint64_t left_of(struct level *level, uint64_t limit, uint64_t least)
     return rest_of(limit, rest_of(usage, unused));
 }
 
-/* Goes on to the level above. False where there is none that counts: the groups below a v1 group
- * without memory.use_hierarchy, which Linux had before 5.11, are not bounded by it. */
+/* Goes on to the level above. Returns false if there is none that counts. A v1 group without
+ * memory.use_hierarchy, which Linux had before 5.11, does not bound the groups below it. */
 static bool level_up(struct level *level, const struct machine_cgroup *cgroup)
 {
     if (level->length <= cgroup->top)
@@ -323,7 +325,7 @@ static bool level_up(struct level *level, const struct machine_cgroup *cgroup)
 
 enum measure { LIMIT, LEFT };
 
-/* False where the process has none. */
+/* Returns false if the process has no cgroup of this version. */
 static bool deepest_level(struct level *level, const struct machine *machine, enum version version)
 {
     const struct machine_cgroup *cgroup = version == V1 ? &machine->v1 : &machine->v2;
@@ -364,7 +366,7 @@ uint64_t machine_memory_left(const struct machine *machine)
     return left;
 }
 
-/* A line of /proc/meminfo. */
+/* Returns the bytes that a line of /proc/meminfo gives in KiB. */
 static uint64_t read_meminfo(const struct machine *machine, const char *name)
 {
     uint64_t bytes;
@@ -396,13 +398,14 @@ static uint64_t read_memory_bytes(const struct machine *machine)
 
 /* --- NUMA nodes ------------------------------------------------------------------------------ */
 
-/* Processors that threads of the process may run on. */
+/* The processors that threads of the process may run on. */
 struct affinity {
     cpu_set_t processors[MACHINE_PROCESSORS / CPU_SETSIZE];
 };
 
-/* The first thread's affinity and the caller's, since a program may pin either for its own ends and
- * leave the rest of the process free. False where the kernel has more processors than fit. */
+/* Reads the first thread's affinity and the caller's, and unites them: a program may pin either
+ * thread and leave the rest of the process free. Returns false if the kernel has more processors
+ * than fit. */
 static bool read_affinity(struct affinity *affinity)
 {
     struct affinity own;
@@ -413,15 +416,15 @@ static bool read_affinity(struct affinity *affinity)
     return true;
 }
 
-/* A list is one line, like "0-3,8,10-11". */
+/* Opens a list: a file of one line, like "0-3,8,10-11". */
 static void list_open(struct reader *list, const char *path)
 {
     reader_open(list, path);
     reader_next_line(list);
 }
 
-/* Takes the next range of a list, cut to numbers below end. False where the list is over or goes on
- * with something else. */
+/* Takes the next range of a list, cut to numbers below end. Returns false if the list is over, or
+ * if something else follows. */
 static bool next_range(struct reader *list, uint64_t end, uint64_t *first, uint64_t *after)
 {
     char text[WORD_BYTES];
@@ -438,7 +441,7 @@ static bool next_range(struct reader *list, uint64_t end, uint64_t *first, uint6
     return true;
 }
 
-/* Whether the process may run on one of the node's processors. */
+/* Returns whether the process may run on one of the node's processors. */
 static bool node_is_spanned(const char *list_path, const struct affinity *affinity)
 {
     struct reader list;
@@ -452,7 +455,7 @@ static bool node_is_spanned(const char *list_path, const struct affinity *affini
     return spanned;
 }
 
-/* All of the node's processors have the number, since a thread's affinity may change. */
+/* Gives the number to all of the node's processors, since a thread's affinity may change. */
 static void number_processors(struct machine *machine, const char *list_path, unsigned number)
 {
     struct reader list;
@@ -509,7 +512,7 @@ void machine_read(struct machine *machine, const char *root)
     errno = error;
 }
 
-/* --- files that are kept open ---------------------------------------------------------------- */
+/* --- files that are held open ---------------------------------------------------------------- */
 
 static void keep_open(struct machine *machine, const char *path)
 {

@@ -1,7 +1,7 @@
 /*
- * Files that are mapped, and their directories (mapped_file.h).
+ * Checks files that a process maps, and the directories of these files (mapped_file.h).
  *
- * Part of the preload object: libc only.
+ * This file is part of the preload object, so it uses libc only.
  */
 #include "mapped_file.h"
 
@@ -11,7 +11,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* A file system in memory has plenty of room where so many times what is taken is free. */
+/* A memory file system has plenty of room for some bytes if it has this many times as many bytes
+ * free. */
 #define PLENTY 16u
 
 #define TMPFS_TYPE 0x01021994
@@ -43,7 +44,7 @@ bool mapped_file_has_plenty(int fd, uint64_t bytes)
     struct statfs system;
     if (fstatfs(fd, &system) != 0 || (uint64_t)system.f_type != TMPFS_TYPE)
         return false;
-    /* A file system without a limit says 0. */
+    /* f_blocks is 0 in a file system without a limit. */
     return system.f_blocks == 0 ||
            (uint64_t)system.f_bavail > PLENTY * bytes / (uint64_t)system.f_bsize;
 }
@@ -54,7 +55,7 @@ bool mapped_file_may_have(uint64_t bytes)
     return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur >= bytes;
 }
 
-/* An interrupted one has reserved nothing. */
+/* Tries again if a signal interrupts the call, since an interrupted call has reserved nothing. */
 bool mapped_file_reserve(int fd, uint64_t from, uint64_t to)
 {
     int error = EINTR;
@@ -73,7 +74,7 @@ int mapped_file_open_directory(const char *path)
 {
     struct statx found;
     int directory = open_directory(path);
-    /* Another process may make it at the same time. */
+    /* Another process may make the directory at the same time. */
     if (directory < 0 && errno == ENOENT && (mkdir(path, 0700) == 0 || errno == EEXIST))
         directory = open_directory(path);
     if (directory < 0)

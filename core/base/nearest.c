@@ -1,5 +1,5 @@
 /*
- * Which known word a misspelt one was meant to be (nearest.h).
+ * Finds the known word that a misspelt one was meant to be (nearest.h).
  */
 #include "nearest.h"
 
@@ -13,7 +13,7 @@ static size_t least(size_t one, size_t other)
     return one < other ? one : other;
 }
 
-/* Three rows of the table of distances between beginnings of both texts are enough. */
+/* The table holds the distances between beginnings of both texts. Three rows of it are enough. */
 size_t edit_distance(const char *from, const char *to)
 {
     size_t rows[3][LENGTH_MOST + 1];

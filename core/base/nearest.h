@@ -1,5 +1,5 @@
 /*
- * Which known word a misspelt one was meant to be.
+ * Finds the known word that a misspelt one was meant to be.
  *
  * libc only, no state: any thread.
  */
@@ -8,11 +8,11 @@
 
 #include <stddef.h>
 
-/* How many characters must be deleted, inserted, replaced or swapped with the next to make one text
- * of the other. Only the first 63 bytes of each count. */
+/* Returns how many characters must be deleted, inserted, replaced or swapped with the next to make
+ * one text of the other. Only the first 63 bytes of each text count. */
 size_t edit_distance(const char *from, const char *to);
 
-/* The known word that is nearest; NULL where none is so near that it was meant. */
+/* Returns the nearest known word; NULL if none is so near that it was meant. */
 const char *nearest_word(const char *word, const char *const *known, size_t count);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Of two numbers of bytes, blocks or nanoseconds.
+ * Arithmetic on two numbers of bytes, blocks or nanoseconds.
  */
 #ifndef CUDAPOOL_CORE_NUMBERS_H
 #define CUDAPOOL_CORE_NUMBERS_H
@@ -16,8 +16,8 @@ static inline uint64_t larger_of(uint64_t one, uint64_t other)
     return one > other ? one : other;
 }
 
-/* What is left of all without the part: nothing where the part is more, as numbers may seem that
- * other threads change meanwhile. */
+/* Returns max(0, all - part). part may seem to exceed all, since other threads change the numbers
+ * meanwhile. */
 static inline uint64_t rest_of(uint64_t all, uint64_t part)
 {
     return all > part ? all - part : 0;

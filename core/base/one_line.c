@@ -1,5 +1,5 @@
 /*
- * Text from outside, on one line (one_line.h).
+ * Makes text from outside printable on one line (one_line.h).
  */
 #include "one_line.h"
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Ascending. */
+/* In ascending order. */
 static const struct range {
     uint32_t first, last;
 } hidden[] = {
@@ -25,7 +25,7 @@ static bool is_hidden(uint32_t character)
     return false;
 }
 
-/* The bytes of a character that begins so; 0: none does. */
+/* Returns the bytes of a character that begins with this byte; 0 if none does. */
 static size_t length_by_first(unsigned char first)
 {
     if (first < 0x80)
@@ -37,7 +37,7 @@ static size_t length_by_first(unsigned char first)
     return first >= 0xf0 && first <= 0xf4 ? 4 : 0;
 }
 
-/* Reads the character that the text begins with. Its bytes; 0: it is no UTF-8. */
+/* Reads the character that the text begins with. Returns its bytes; 0 if it is not UTF-8. */
 static size_t decode(const char *text, uint32_t *character)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -102,7 +102,7 @@ void make_printable(char *text, size_t bytes)
         rest = place;
         size_t length = take_printable(&rest, piece);
         size_t room = bytes - 1 - (size_t)(place - text);
-        /* An escape is longer than what it stands for. */
+        /* Equal lengths mean that nothing was escaped: an escape is longer than its character. */
         if (length == (size_t)(rest - place)) {
             place += length;
             continue;

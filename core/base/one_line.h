@@ -1,11 +1,11 @@
 /*
- * Text from outside, on one line.
+ * Makes text from outside printable on one line.
  *
- * A key, a file name or a command may hold anything. A terminal, a log or a page shall see one line
- * of it, in the order that it is written in, and nothing that cannot be seen. So these characters
- * are escaped: control characters (C0, DEL, C1), those that turn the direction of text
- * (Bidi_Control), those that take no room (Default_Ignorable_Code_Point), ends of lines and
- * paragraphs, and bytes that are no UTF-8. The escapes are C's: \x1b, \u202e, \U000e0041.
+ * A key, a file name or a command may hold anything. A terminal, a log or a page must show it as
+ * one line, in the order that it is written in, without invisible characters. So these are escaped:
+ * control characters (C0, DEL, C1), those that turn the direction of text (Bidi_Control), those
+ * that take no room (Default_Ignorable_Code_Point), ends of lines and paragraphs, and bytes that
+ * are no UTF-8. The escapes are C's: \x1b, \u202e, \U000e0041.
  *
  * Part of the preload object: libc only, no dependence on the locale. Any thread, no lock.
  */
@@ -18,18 +18,19 @@
 /* Room for one character or its escape, and a zero byte. */
 #define PRINTABLE_BYTES 12
 
-/* Takes one character off the text, which is not empty. piece: the character, or its escape.
- * Returns the piece's length. */
+/* Takes one character off the text, which must not be empty. piece becomes the character, or its
+ * escape. Returns the piece's length. */
 size_t take_printable(const char **text, char piece[PRINTABLE_BYTES]);
 
-/* Prints all of the text so. */
+/* Prints the text with the escapes. */
 void print_printable(const char *text, FILE *out);
 
-/* Escapes the text where it stands, in an array of so many bytes; what then has no room is cut off
- * at its end. */
+/* Escapes the text in place, in an array of this many bytes. What has no room there is cut off at
+ * the end. */
 void make_printable(char *text, size_t bytes);
 
-/* How many of the text's first bytes, at most so many, are whole characters: where to cut it. */
+/* Returns how many of the text's first bytes, at most this many, are whole characters: the place to
+ * cut the text. */
 size_t whole_characters(const char *text, size_t most);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * What the kernel says of processes (process.h).
+ * Reads what the kernel says of processes (process.h).
  *
- * Part of the preload object: libc only.
+ * This file is part of the preload object, so it calls only libc.
  */
 #include "process.h"
 
@@ -16,7 +16,8 @@
 
 #define NANOSECONDS UINT64_C(1000000000)
 
-/* libc's own functions for this have other names in newer versions, which older ones don't have. */
+/* Parses the digits without strtoull or sscanf. Newer libcs give these functions new symbols, and
+ * an object that uses the new symbols does not load with an older libc. */
 uint64_t take_number(const char **text)
 {
     uint64_t number = 0;
@@ -36,7 +37,8 @@ size_t read_text(const char *path, char *text, size_t bytes)
     return length;
 }
 
-/* The second field is a name in parentheses, which may hold anything. */
+/* The second field is a name in parentheses that may hold anything, so fields are counted from the
+ * last parenthesis. */
 const char *process_field(const char *stat, enum process_field field)
 {
     const char *place = strrchr(stat, ')');
@@ -67,7 +69,8 @@ bool process_is_stopped(int64_t pid)
     return state == 'T' || state == 't';
 }
 
-/* Written before the program starts, and only read since. */
+/* Written when this object is loaded, and only read afterwards. at: nanoseconds of
+ * CLOCK_MONOTONIC. */
 static struct {
     pid_t pid;
     uint64_t at;
@@ -86,7 +89,9 @@ __attribute__((constructor)) static void note_start(void)
     loaded.at = nanoseconds_of(CLOCK_MONOTONIC);
 }
 
-/* The kernel's ticks go on while the machine sleeps, as CLOCK_BOOTTIME does. */
+/* A forked child gets its start from the kernel, in ticks. Ticks are compared with CLOCK_BOOTTIME,
+ * since both advance while the machine sleeps. Where the ticks are missing, or show a start before
+ * this object was loaded, the result is now. */
 uint64_t process_own_start(void)
 {
     if (getpid() == loaded.pid)

@@ -1,7 +1,7 @@
 /*
- * Numbers for people (readable.h).
+ * Writes numbers for people (readable.h).
  *
- * Part of the preload object as well: libc only.
+ * This file is part of the preload object and of the tools, so it calls only libc.
  */
 #include "readable.h"
 
@@ -43,12 +43,13 @@ static const struct unit count_units[] = {
 };
 #define COUNT_UNITS (sizeof(count_units) / sizeof(count_units[0]))
 
-/* value in unit with one decimal, rounded down; integers, because the locale's point may differ. */
+/* Writes value in unit with one decimal, rounded down. Prints two integers and a point of its own,
+ * since printf takes the decimal point of a fraction from the locale. */
 static void write_tenths(uint64_t value, const struct unit *unit, char cell[READABLE_BYTES])
 {
     uint64_t tenths = value % unit->worth / (unit->worth / 10 == 0 ? 1 : unit->worth / 10);
 
-    /* A binary unit's tenth is rounded down, so that ten of them fit. */
+    /* unit->worth / 10 is rounded down for a binary unit, so the quotient may be 10. */
     snprintf(cell, READABLE_BYTES, "%llu.%llu %s", (unsigned long long)(value / unit->worth),
              (unsigned long long)(tenths > 9 ? 9 : tenths), unit->name);
 }
@@ -63,7 +64,6 @@ static const struct unit *largest_unit_within(uint64_t value, const struct unit 
     return &units[i];
 }
 
-/* "1.5 GiB" */
 void readable_bytes(uint64_t bytes, char cell[READABLE_BYTES])
 {
     const struct unit *unit = largest_unit_within(bytes, byte_units, BYTE_UNITS);
@@ -74,7 +74,8 @@ void readable_bytes(uint64_t bytes, char cell[READABLE_BYTES])
         write_tenths(bytes, unit, cell);
 }
 
-/* Thousandths of a unit, where the value is a whole number of them. */
+/* Sets *thousandths to what value has beyond whole units, in thousandths of the unit, rounded down.
+ * Returns whether the rounding lost nothing. */
 static bool in_thousandths(uint64_t value, const struct unit *unit, unsigned *thousandths)
 {
     unsigned __int128 scaled = (unsigned __int128)(value % unit->worth) * 1000;
@@ -83,7 +84,6 @@ static bool in_thousandths(uint64_t value, const struct unit *unit, unsigned *th
     return scaled % unit->worth == 0;
 }
 
-/* A bucket's size exactly, so that no two look alike: "1.125 MiB", "1040 KiB", "1048577 B". */
 void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES])
 {
     const struct unit *unit = largest_unit_within(bytes, byte_units, BYTE_UNITS);
@@ -100,7 +100,7 @@ void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES])
     snprintf(cell + length, READABLE_BYTES - (size_t)length, " %s", unit->name);
 }
 
-/* From a minute on: two units, the larger one first. */
+/* A time of a minute or more is written in two of these units, the larger one first. */
 static const struct unit long_units[] = {
     {"s", 1},
     {"m", 60},
@@ -118,7 +118,6 @@ static void write_long_time(uint64_t seconds, char cell[READABLE_BYTES])
              unit[-1].name);
 }
 
-/* "3.2 s", "12m 30s", "1d 2h" */
 void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES])
 {
     const struct unit *unit = largest_unit_within(nanoseconds, time_units, TIME_UNITS);
@@ -133,10 +132,12 @@ void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES])
         write_tenths(nanoseconds, unit, cell);
 }
 
-/* The date so many days after 1970-01-01, in the Gregorian calendar. */
+/* Finds the date this many days after 1970-01-01, in the Gregorian calendar. */
 static void date_of_day(unsigned days, unsigned *year, unsigned *month, unsigned *day)
 {
-    /* Years from March on, so that the leap day is the last; 400 of them have 146097 days. */
+    /* Counts days and years from 0000-03-01, which is 719468 days before 1970-01-01. Years begin in
+     * March here, so that the leap day is the last day of a year. An era is 400 years, which have
+     * 146097 days. */
     unsigned shifted = days + 719468, era = shifted / 146097, of_era = shifted % 146097;
     unsigned of_years = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
     unsigned of_year = of_era - (365 * of_years + of_years / 4 - of_years / 100);
@@ -157,7 +158,6 @@ void readable_date(uint64_t nanoseconds, char cell[READABLE_BYTES])
              day % 100, of_day / 3600, of_day / 60 % 60, of_day % 60);
 }
 
-/* Up to seven digits as they are, then "12.3 M". */
 void readable_count(uint64_t count, char cell[READABLE_BYTES])
 {
     if (count < 10000000)
@@ -168,6 +168,6 @@ void readable_count(uint64_t count, char cell[READABLE_BYTES])
 
 void readable_seconds(double seconds, char cell[READABLE_BYTES])
 {
-    /* Within 64 bits of nanoseconds, and not NaN. */
+    /* Nanoseconds of this range fit in 64 bits. NaN is not in the range. */
     readable_time(seconds > 0 && seconds < 1e10 ? (uint64_t)(seconds * 1e9) : 0, cell);
 }

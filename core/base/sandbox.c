@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <sys/prctl.h>
 
-/* Written before there is a pool, and only read since. */
+/* Written while the pool is created, before any thread can use it, and only read afterwards. */
 static struct {
     bool noted;
     int seccomp, no_new_privileges;
@@ -18,8 +18,9 @@ void sandbox_note_start(void)
     errno = error;
 }
 
-/* In a container there is a filter from the start; but who adds one of its own gives up new
- * privileges first. */
+/* In a container, the process has a filter from the start, so PR_GET_SECCOMP does not change when
+ * the program adds another. But a program without special privileges must set no_new_privs before
+ * it adds a filter. The second comparison shows that. */
 bool sandbox_was_entered(void)
 {
     int error = errno;

@@ -8,10 +8,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Mapped at a time, unless more is asked for at once. */
+/* Mapped at a time, unless one request needs more. */
 #define REGION_BYTES ((size_t)1 << 20)
 
-/* As malloc aligns. */
+/* malloc's alignment. */
 #define ALIGNMENT _Alignof(max_align_t)
 
 struct region {
@@ -19,16 +19,16 @@ struct region {
     size_t bytes, used;
 };
 
-/* Before each piece of memory, so that it can be copied when it is made longer. */
+/* Stands before each piece of memory, so that scratch_realloc knows how much to copy. */
 struct piece {
     _Alignas(ALIGNMENT) size_t bytes;
 };
 
-/* The thread that has scratch memory, or 0. Acquired where it is set and released where it is
- * reset: the regions are as the last owner left them. */
+/* The thread that has scratch memory, or 0. The acquire where it is set pairs with the release
+ * where it is reset: the regions are as the last owner left them. */
 static _Atomic uintptr_t owner;
 
-/* The owner's alone. */
+/* Used by the owner alone. */
 static struct region *regions;
 
 bool scratch_is_mine(void)

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Some microseconds of turning, which outlast any holder that is running. */
+/* Some microseconds of spinning, longer than any running holder keeps the lock. */
 #define TURNS             200
 #define YIELDS            100
 #define SLEEP_NANOSECONDS 20000
@@ -20,10 +20,10 @@ static void pause_for_a_moment(void)
 #endif
 }
 
-/* Not by nanosleep: a thread that is cancelled may hold other locks here. */
+/* Avoids nanosleep, a cancellation point: a thread that is cancelled here may hold other locks. */
 static void sleep_for_a_moment(void)
 {
-    int error = errno; /* the program's */
+    int error = errno; /* errno is the program's */
     syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = SLEEP_NANOSECONDS}, NULL);
     errno = error;
 }
@@ -31,7 +31,7 @@ static void sleep_for_a_moment(void)
 void short_lock_wait(struct short_lock *lock)
 {
     for (unsigned turns = 0;; turns++) {
-        /* Relaxed: only the exchange below takes it. */
+        /* Relaxed: only the exchange below takes the lock. */
         if (!atomic_load_explicit(&lock->taken, memory_order_relaxed) &&
             !atomic_exchange_explicit(&lock->taken, true, memory_order_acquire))
             return;

@@ -1,13 +1,15 @@
 /*
- * A lock that is held for a moment: for some twenty nanoseconds that of a stream, for a microsecond
- * or two a heap's. Taking it is one exchange, giving it back a plain store, where a mutex needs two
- * exchanges and two calls, and wakes who sleeps for it: that takes a virtual machine tens of
- * microseconds, in which nobody has the lock.
+ * A lock that is held for a moment: a stream's for some twenty nanoseconds, a heap's for a
+ * microsecond or two.
  *
- * Not to be held across anything that may wait for long: driver calls, other locks than those that
- * lock.h allows, the system's memory beyond what a miss takes. The pool takes it by lock_take of
- * lock.h. Whoever has to wait turns a few times, lets others have the processor, and then sleeps,
- * so that a holder that was descheduled gets on, whatever its priority.
+ * Taking it is one exchange, releasing it a plain store. A mutex needs two exchanges and two calls,
+ * and wakes its sleepers. In a virtual machine a wake takes tens of microseconds, in which nobody
+ * has the lock.
+ *
+ * It must not be held across anything that may wait for long: driver calls, locks other than those
+ * that lock.h allows, the system's memory beyond what a miss takes. The pool takes it by lock_take
+ * of lock.h. A thread that has to wait spins a few times, yields the processor, and then sleeps. So
+ * a holder that was descheduled can continue, whatever its priority.
  */
 #ifndef CUDAPOOL_CORE_SHORT_LOCK_H
 #define CUDAPOOL_CORE_SHORT_LOCK_H
@@ -15,9 +17,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* All zero: nobody has it. */
+/* All zero: the lock is free. */
 struct short_lock {
-    _Atomic bool taken; /* acquire when it is taken, release when it is given back */
+    _Atomic bool taken; /* acquire by who takes the lock, release by who gives it */
 };
 
 void short_lock_wait(struct short_lock *lock);
@@ -28,7 +30,7 @@ static inline void short_lock_take(struct short_lock *lock)
         short_lock_wait(lock);
 }
 
-/* False where somebody has it. */
+/* Returns false if somebody has the lock. */
 static inline bool short_lock_try(struct short_lock *lock)
 {
     return !atomic_exchange_explicit(&lock->taken, true, memory_order_acquire);
@@ -39,7 +41,7 @@ static inline void short_lock_give(struct short_lock *lock)
     atomic_store_explicit(&lock->taken, false, memory_order_release);
 }
 
-/* Of the moment: for tests. */
+/* For tests: the answer may be outdated at once. */
 static inline bool short_lock_is_taken(const struct short_lock *lock)
 {
     return atomic_load_explicit(&lock->taken, memory_order_relaxed);

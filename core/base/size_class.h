@@ -1,9 +1,9 @@
 /*
- * Bytes -> bucket: the block size that serves a request.
+ * Maps a request's bytes to a bucket: the block size that serves the request.
  *
- * Pure arithmetic on a struct that is filled once; any thread may call it without a lock.
- * Geometric buckets divide every doubling into equal steps (the size classes of jemalloc's
- * design), but never finer than the driver's own granule. All sizes are bytes.
+ * Pure arithmetic on a struct that is filled once; any thread may call it without a lock. Geometric
+ * buckets divide every doubling into equal steps (the size classes of jemalloc's design), but never
+ * finer than the driver's own granule. All sizes are bytes.
  */
 #ifndef CUDAPOOL_CORE_SIZE_CLASS_H
 #define CUDAPOOL_CORE_SIZE_CLASS_H
@@ -11,41 +11,42 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The driver hands out device memory in multiples of this: a finer bucket would save nothing. */
+/* The driver allocates device memory in multiples of this, so a finer bucket would save nothing. */
 #define SIZE_CLASS_GRANULE 512u
 
-/* From here on an eighth of a doubling is more than a page of device memory: requests round up to
- * pages. So with eight steps to a doubling no block of a page or more takes more pages than the
- * driver would have taken for the request. */
+/* From this size on requests round up to pages, since an eighth of a doubling is more than a page
+ * of device memory. So with eight steps to a doubling, a block of a page or more never takes more
+ * pages than the driver takes for the request. */
 #define SIZE_CLASS_HUGE (UINT64_C(32) << 20)
 #define SIZE_CLASS_PAGE (UINT64_C(2) << 20)
 
-/* One small request takes at most this part of the device, whatever the setting of the smallest
- * block: a program that fits without the pool must not run out of memory for rounding. */
+/* One small request takes at most 1 / SIZE_CLASS_SMALLEST_SHARE of the device, whatever the setting
+ * of the smallest block. A program that fits without the pool must not run out of memory by
+ * rounding. */
 #define SIZE_CLASS_SMALLEST_SHARE 64
 
 enum bucket_policy { BUCKETS_GEOMETRIC, BUCKETS_POW2, BUCKETS_EXACT, BUCKETS_SPLIT };
 
-/* Blocks that are cut out of larger ones waste nothing but what they are rounded by: so little that
- * it does not matter, and not so little that there would be more sizes than can be counted. */
+/* Steps to a doubling for blocks that are cut out of larger ones. Such blocks waste only what they
+ * are rounded by. This is too little to matter, and sizes stay few enough to count. */
 #define SIZE_CLASS_SPLIT_STEPS 64u
 
 struct size_classes {
     enum bucket_policy policy;
     uint32_t steps;    /* geometric: buckets to a doubling */
-    int steps_shift;   /* its binary logarithm, or -1 */
-    uint64_t smallest; /* requests below it are rounded up to it */
-    uint64_t largest;  /* requests above it are not kept */
+    int steps_shift;   /* log2(steps), or -1 if steps is not a power of two */
+    uint64_t smallest; /* smaller requests are rounded up to it */
+    uint64_t largest;  /* larger requests are not cached */
 };
 
-/* Blocks from smallest to largest bytes on a device of device_bytes; steps, from 1 on, counts for
- * BUCKETS_GEOMETRIC alone. */
+/* Sets up blocks from smallest to largest bytes on a device of device_bytes. steps is at least 1,
+ * and counts for BUCKETS_GEOMETRIC alone. */
 void size_classes_init(struct size_classes *classes, enum bucket_policy policy, uint32_t steps,
                        uint64_t smallest, uint64_t largest, uint64_t device_bytes);
 
-/* The place of a request of so many bytes in a table of as many (a power of two): made of its
- * leading four bits and of how many bits follow. Requests of geometric buckets with up to eight
- * steps, or of powers of two, have places of their own. */
+/* Returns the place of a request of this many bytes in a table of places entries, a power of two.
+ * The place is made of the leading four bits and of the number of bits that follow. Each geometric
+ * bucket with up to eight steps, and each power of two, has a place of its own. */
 static inline unsigned size_class_place(uint64_t bytes, unsigned places)
 {
     uint64_t x = (bytes - 1) | 8;
@@ -58,7 +59,7 @@ static inline uint64_t size_class_up(uint64_t bytes, uint64_t power_of_two)
     return (bytes + power_of_two - 1) & ~(power_of_two - 1);
 }
 
-/* The power of two that starts the doubling (floor, 2 * floor] in which bytes lies; bytes > 1. */
+/* Returns the power of two that starts the doubling (floor, 2 * floor] around bytes; bytes > 1. */
 static inline uint64_t size_class_doubling(uint64_t bytes)
 {
     return UINT64_C(1) << (63 - __builtin_clzll(bytes - 1));
@@ -73,21 +74,21 @@ static inline uint64_t size_class_geometric(uint64_t bytes, uint32_t steps, int 
     }
     if (floor < SIZE_CLASS_GRANULE)
         return SIZE_CLASS_GRANULE;
-    /* Steps of whole granules, the last one of a doubling being what is left of it: a block's own
-     * size is then in its own bucket. */
+    /* Steps are whole granules, and the last one of a doubling is what is left of it. So a block's
+     * own size is in its own bucket. */
     uint64_t step = size_class_up(floor / steps, SIZE_CLASS_GRANULE);
     uint64_t rounded = floor + (bytes - floor + step - 1) / step * step;
     return rounded < 2 * floor ? rounded : 2 * floor;
 }
 
-/* What the driver takes from the device for so many bytes: whole pages, or for less than one at
- * least whole granules. No bucket is finer. */
+/* Returns what the driver takes from the device for this many bytes: whole pages, or at least whole
+ * granules for less than a page. No bucket is finer. */
 static inline uint64_t size_class_finest(uint64_t bytes)
 {
     return size_class_up(bytes, bytes >= SIZE_CLASS_PAGE ? SIZE_CLASS_PAGE : SIZE_CLASS_GRANULE);
 }
 
-/* Requests from least bytes to so many more. UINT64_MAX and 0: none. */
+/* Requests from least to least + more bytes. UINT64_MAX and 0: none. */
 struct size_span {
     uint64_t least, more;
 };
@@ -97,14 +98,13 @@ static inline bool size_span_has(const struct size_span *span, uint64_t bytes)
     return bytes - span->least <= span->more;
 }
 
-/* The requests that a block of so many bytes serves, where block sizes are rounded up to multiples
- * of granule besides. None where the settings are such that its own size would be rounded to
- * another one. */
+/* Returns the requests that a block of this many bytes serves, if block sizes are also rounded up
+ * to multiples of granule. None if the settings round the block's own size to another one. */
 struct size_span size_class_span(const struct size_classes *classes, uint64_t bytes,
                                  uint64_t granule);
 
-/* The block size for a request of 1 byte or more; 0 where the request is not kept. Never less
- * than bytes. */
+/* Returns the block size for a request of 1 byte or more, never less than bytes; 0 if the request
+ * is not cached. */
 static inline uint64_t size_class_round(const struct size_classes *classes, uint64_t bytes)
 {
     if (bytes > classes->largest)

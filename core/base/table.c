@@ -1,5 +1,5 @@
 /*
- * Tables of text (table.h).
+ * Prints tables of text (table.h).
  */
 #include "table.h"
 
@@ -30,7 +30,7 @@ const char *style_end(const struct look *look, enum text_style style)
 /* --- widths -------------------------------------------------------------------------------------
  */
 
-/* Past a sequence such as ESC [ 1 m that text begins with; text itself where there is none. */
+/* Skips a sequence such as ESC [ 1 m that text begins with. Returns text if there is none. */
 static const char *skip_sequence(const char *text)
 {
     if (text[0] != '\x1b' || text[1] != '[')
@@ -79,7 +79,7 @@ static const char *cell_at(const struct table *table, const char *cells, int col
     return cells + (size_t)column * table->cell_bytes;
 }
 
-/* "0", "0 B", "0 s", "-", and nothing. */
+/* Returns true for "0", "0 B", "0 s", "-" and "". */
 static bool is_zero(const char *cell)
 {
     return *cell == '\0' || strcmp(cell, "-") == 0 ||
@@ -107,7 +107,7 @@ int table_width(const struct table *table)
     return width;
 }
 
-/* The column to leave out next, or -1. */
+/* Returns the column to leave out next, or -1. */
 static int most_spare(const struct table *table)
 {
     int found = -1;
@@ -174,7 +174,7 @@ void table_print_headings(const struct table *table, FILE *out)
             print_cell(table, i, table->columns[i].heading, STYLE_BOLD, out);
 }
 
-/* The columns that text from outside takes once it is printed. */
+/* Returns the columns that text from outside takes once it is printed. */
 static int printed_width(const char *text)
 {
     char piece[PRINTABLE_BYTES];
@@ -207,8 +207,8 @@ void print_cut_off(const char *text, int width, FILE *out)
 /* --- folding ------------------------------------------------------------------------------------
  */
 
-/* Where a line of so many bytes is to be broken so that no more than width columns come before:
- * bytes where it fits or has no place to break it at. */
+/* Returns where to break a line of this many bytes so that at most width columns come before.
+ * Returns bytes if the line fits, or if there is no place to break it. */
 static size_t place_to_break(const char *line, size_t bytes, size_t indent, int width)
 {
     size_t place = bytes;
@@ -220,7 +220,7 @@ static size_t place_to_break(const char *line, size_t bytes, size_t indent, int 
             c = rest;
             continue;
         }
-        /* Also at a space that is just past the width. */
+        /* A line may also be broken at a space just past the width. */
         if (*c == ' ' && (size_t)(c - line) > indent)
             place = (size_t)(c - line);
         if (!continues_a_character(*c) && ++columns > width)
@@ -248,7 +248,7 @@ static void fold_line(const char *line, size_t bytes, int width, FILE *out)
         fputc('\n', out);
 }
 
-/* Narrower terminals have lines that run on. */
+/* Lines are not folded on narrower terminals. */
 #define WIDTH_LEAST 20
 
 void print_folded(const char *text, const struct look *look, FILE *out)

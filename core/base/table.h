@@ -1,10 +1,11 @@
 /*
- * Tables of text: columns as wide as they need to be and, on a terminal, no wider than it is.
+ * Tables of text: columns as wide as they need to be and, on a terminal, no wider than the
+ * terminal.
  *
- * A table goes over its rows twice: to measure them and to print them. Where it has a look with a
- * width, columns in which every cell is zero are left out, and then, until the rest fits, those
- * that matter least. Part of the preload object: libc only, no memory of its own; a table belongs
- * to one thread.
+ * A table goes over its rows twice: to measure them and to print them. If its look has a width, the
+ * table first leaves out columns in which every cell is zero. Then it leaves out the columns that
+ * matter least, until the rest fits. Part of the preload object: libc only, no memory of its own; a
+ * table belongs to one thread.
  */
 #ifndef CUDAPOOL_CORE_TABLE_H
 #define CUDAPOOL_CORE_TABLE_H
@@ -13,18 +14,18 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* How output is to look, by where it goes. */
+/* How output looks, by where it goes. */
 struct look {
-    int width;        /* the terminal's columns; 0: it goes elsewhere, whole and line by line */
+    int width;        /* the terminal's columns; 0: no terminal, all is printed, line by line */
     bool colour;      /* the terminal has colours, and its user does not mind them */
-    bool all;         /* all columns and rows, on a terminal as well */
-    const char *more; /* what shows all: "--all" */
+    bool all;         /* show all columns and rows, on a terminal as well */
+    const char *more; /* the option that shows all: "--all" */
 };
 
-/* Output that goes to a file or to another program. */
+/* For output that goes to a file or to another program. */
 extern const struct look look_of_files;
 
-/* Rows on a terminal, of those that could be many. */
+/* The rows of a list that a terminal shows, if there may be many. */
 #define LOOK_ROWS 10u
 
 static inline bool look_is_short(const struct look *look)
@@ -34,13 +35,15 @@ static inline bool look_is_short(const struct look *look)
 
 enum text_style { STYLE_PLAIN, STYLE_BOLD, STYLE_GOOD, STYLE_FAIR, STYLE_BAD };
 
-/* The sequence that begins the style, or ends any; nothing where the look has no colour. */
+/* Return the sequence that begins the style, and the one that ends it; "" if the look has no
+ * colour. */
 const char *style_begin(const struct look *look, enum text_style style);
 const char *style_end(const struct look *look, enum text_style style);
 
 struct table_column {
     const char *heading;
-    unsigned spare; /* 0: never left out; otherwise, where the width is short, the largest first */
+    unsigned spare; /* 0: never left out; otherwise the largest is left out first if width is
+                       short */
 };
 
 #define TABLE_COLUMNS_MOST 24
@@ -48,9 +51,9 @@ struct table_column {
 struct table {
     const struct table_column *columns;
     int count;
-    size_t cell_bytes; /* of each cell in a row, which stand one after the other */
+    size_t cell_bytes; /* of each cell; the cells of a row are contiguous */
     const struct look *look;
-    int beside; /* columns of the terminal that something else on the line takes */
+    int beside; /* columns of the terminal that the rest of the line takes */
     int widths[TABLE_COLUMNS_MOST];
     bool filled[TABLE_COLUMNS_MOST]; /* some cell is not zero */
     bool shown[TABLE_COLUMNS_MOST];
@@ -59,37 +62,37 @@ struct table {
 void table_begin(struct table *table, const struct table_column *columns, int count,
                  size_t cell_bytes, const struct look *look);
 
-/* A row that will be printed. */
+/* Measures a row that will be printed. */
 void table_measure(struct table *table, const char *cells);
 
-/* Once all have been measured: which columns there are. */
+/* Chooses the columns that are shown, once all rows have been measured. */
 void table_fit(struct table *table);
 
-/* The headings of the columns that are left out for width and not because they are all zero, as
- * "clean, queried". False where there are none. */
+/* Lists the headings of the columns that are left out for width and not because they are all zero,
+ * as "clean, queried". Returns false if there are none. */
 #define TABLE_NAMES_BYTES 256
 bool table_left_out(const struct table *table, char *names, size_t bytes);
 
-/* Says so in a line of its own, and what shows them. */
+/* Prints a line that names the columns left out for width, and the option that shows them. */
 void table_print_left_out(const struct table *table, FILE *out);
 
-/* The columns of the terminal that it takes. */
+/* Returns the columns of the terminal that the table takes. */
 int table_width(const struct table *table);
 
-/* A row, without an end of line, and the headings with one. styles: of each cell; NULL: all plain.
- */
+/* Print a row, and the headings; neither prints an end of line. styles: of each cell; NULL: all
+ * plain. */
 void table_print(const struct table *table, const char *cells, const enum text_style *styles,
                  FILE *out);
 void table_print_headings(const struct table *table, FILE *out);
 
-/* The columns that text takes on a terminal: characters, without sequences that style them. */
+/* Returns the columns that text takes on a terminal: its characters, without sequences that style
+ * them. */
 int text_width(const char *text);
 
-/* Text from outside in at most so many columns, with an ellipsis for what does not fit. */
+/* Prints text from outside in at most width columns, with an ellipsis if it does not fit. */
 void print_cut_off(const char *text, int width, FILE *out);
 
-/* Prints lines that are too wide for the look as several, broken at spaces, and the others as they
- * are. */
+/* Prints the text, and breaks lines that are too wide for the look at spaces. */
 void print_folded(const char *text, const struct look *look, FILE *out);
 
 #endif

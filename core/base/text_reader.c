@@ -1,6 +1,6 @@
 /*
- * Text files of lines and fields (text_reader.h). They are read byte by byte out of a small buffer,
- * because the kernel's are of any length: a container's host may have thousands of mounts.
+ * Reads text files of lines and fields (text_reader.h). They are read byte by byte out of a small
+ * buffer, because the kernel's are of any length: a container's host may have thousands of mounts.
  */
 #include "text_reader.h"
 
@@ -33,7 +33,8 @@ void reader_close(struct reader *reader)
         close(reader->fd);
 }
 
-/* Other threads read a kept file at the same time, from places of their own. */
+/* Uses pread: other threads may read the same descriptor at the same time, from offsets of their
+ * own. */
 static bool fill(struct reader *reader)
 {
     ssize_t got;
@@ -46,7 +47,7 @@ static bool fill(struct reader *reader)
     return got > 0;
 }
 
-/* The next byte; '\n' at the end of the file. */
+/* Returns the next byte; '\n' at the end of the file. */
 static char next_byte(struct reader *reader)
 {
     if (reader->file_is_over || (reader->at == reader->filled && !fill(reader))) {

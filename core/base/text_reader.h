@@ -1,8 +1,8 @@
 /*
- * Text files of lines and fields, as the kernel has them below /proc and /sys.
+ * Reads text files of lines and fields, as the kernel has them below /proc and /sys.
  *
- * A reader belongs to one thread. Nothing here fails, allocates, changes a file's position or is
- * known to anybody else: threads that read one descriptor do so from places of their own.
+ * A reader belongs to one thread. Nothing here fails, allocates or changes a file's position. Each
+ * reader has an offset of its own, so several threads may read one descriptor.
  */
 #ifndef CUDAPOOL_CORE_TEXT_READER_H
 #define CUDAPOOL_CORE_TEXT_READER_H
@@ -13,31 +13,32 @@
 
 struct reader {
     int fd;
-    bool kept;         /* another one closes it */
-    off_t from;        /* the next byte of the file */
-    size_t at, filled; /* in bytes */
-    bool line_is_over; /* the field before was the last of its line */
+    bool kept;         /* somebody else closes fd */
+    off_t from;        /* offset in the file of the next byte to fetch */
+    size_t at, filled; /* in bytes: the next byte to take, and how many there are */
+    bool line_is_over; /* the last field taken was the line's last */
     bool file_is_over;
-    char end; /* what ended the field before; '\n' at the end of the file, too */
+    char end; /* what ended the last field; '\n' at the end of the file, too */
     char bytes[512];
 };
 
-/* Before the first line. A file that cannot be opened is empty, and so is any in a process that has
- * restricted its system calls (sandbox.h). */
+/* Opens a file, and stands before its first line. A file that cannot be opened reads as empty. So
+ * does any file in a process that has restricted its system calls (sandbox.h). */
 void reader_open(struct reader *reader, const char *path);
 
-/* The same of an open file; below 0: an empty one. kept: reader_close leaves it open. */
+/* Reads an open file from its start; fd < 0 reads as empty. kept: reader_close leaves fd open. */
 void reader_begin(struct reader *reader, int fd, bool kept);
 
 void reader_close(struct reader *reader);
 
-/* Takes the next field of the line, which one of the separators ends, or the line's end. It is ""
- * on a line that is over. False where the text is only the field's beginning, for lack of room. */
+/* Takes the next field of the line, which ends at one of the separators or at the line's end. The
+ * field is "" if the line has no more. Returns false if text has room only for the field's
+ * beginning. */
 bool reader_take_field(struct reader *reader, const char *separators, char *text, size_t room);
 
 void reader_skip_field(struct reader *reader);
 
-/* Goes on to the next line, or to the first one. False at the end of the file. */
+/* Advances to the next line, at first to the first line. Returns false at the end of the file. */
 bool reader_next_line(struct reader *reader);
 
 #endif

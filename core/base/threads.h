@@ -1,5 +1,5 @@
 /*
- * Functions of the C library that were in a library of their own before glibc 2.34.
+ * Thread functions that were in a library of their own before glibc 2.34.
  */
 #ifndef CUDAPOOL_CORE_THREADS_H
 #define CUDAPOOL_CORE_THREADS_H
@@ -7,8 +7,8 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* pthread_key_create and pthread_setspecific, pthread_create and pthread_attr_setstacksize, which
- * have to be looked up. NULL: the process has none. */
+/* pthread_key_create, pthread_setspecific, pthread_create and pthread_attr_setstacksize, which must
+ * be looked up at run time. NULL: the process has none. */
 struct thread_functions {
     int (*key_create)(pthread_key_t *, void (*)(void *));
     int (*set_specific)(pthread_key_t, const void *);

@@ -19,10 +19,10 @@
 #include "numbers.h"
 #include "sandbox.h"
 
-/* A pipe takes so many bytes whole or not at all (PIPE_BUF); and it divides the size of a page. */
+/* A pipe takes this many bytes whole or not at all (PIPE_BUF). A page is a multiple of it. */
 #define PIECE_BYTES 4096u
 
-/* Pieces that one call gives to a pipe: more than it has room for by default. */
+/* One call gives a pipe this many pieces, more than the pipe has room for by default. */
 #define PIECES_AT_ONCE 64u
 
 uint64_t writing_deadline(uint64_t nanoseconds)
@@ -32,7 +32,7 @@ uint64_t writing_deadline(uint64_t nanoseconds)
 
 /* ---- signals ---- */
 
-/* Those that a write may bring to the thread that makes it. */
+/* The signals that a write may bring to the thread that makes it. */
 struct held_signals {
     sigset_t held, before, pending;
 };
@@ -42,13 +42,13 @@ static void hold_signals(struct held_signals *signals)
     sigemptyset(&signals->held);
     sigaddset(&signals->held, SIGPIPE);
     sigaddset(&signals->held, SIGXFSZ);
-    /* Where it is blocked, a write from the background goes through. */
+    /* A background process that blocks SIGTTOU may write to its terminal. */
     sigaddset(&signals->held, SIGTTOU);
     sigpending(&signals->pending);
     sigprocmask(SIG_BLOCK, &signals->held, &signals->before);
 }
 
-/* Those that came meanwhile are taken. */
+/* Discards the signals that came meanwhile. */
 static void let_signals_go(struct held_signals *signals)
 {
     static const struct timespec at_once = {0, 0};
@@ -68,20 +68,21 @@ static void let_signals_go(struct held_signals *signals)
 /* ---- what can be written without waiting, by what the descriptor is ---- */
 
 enum way {
-    PLAINLY,      /* a regular file or a device: it does not make anybody wait for a reader */
+    PLAINLY,      /* a regular file or a device: a write does not wait for a reader */
     AS_MESSAGE,   /* a socket */
     AS_PAGES,     /* a pipe: vmsplice can be told not to wait, whatever the pipe's own state is */
-    NON_BLOCKING, /* a file of its own was opened, which is non-blocking */
-    WHEN_READY,   /* as far as poll can tell */
+    NON_BLOCKING, /* the file was opened once more, in non-blocking mode */
+    WHEN_READY,   /* poll says when to write, as far as it can tell */
 };
 
 struct target {
     int fd;
-    int reopened; /* or -1 */
+    int reopened; /* -1: not opened once more */
     enum way way;
 };
 
-/* Another user's pipe or terminal cannot be opened, although it can be written to. */
+/* Opens the file once more. This fails for another user's pipe or terminal, even one that can be
+ * written to. */
 static void reopen(struct target *target)
 {
     char path[32];
@@ -114,7 +115,7 @@ static struct target find_target(int fd)
     return target;
 }
 
-/* Whole lines, as many as a piece holds; of a longer line, a piece. */
+/* Returns the length of as many whole lines as a piece holds, or a piece of a longer line. */
 static size_t piece_of(const char *text, size_t bytes)
 {
     if (bytes <= PIECE_BYTES)
@@ -123,8 +124,8 @@ static size_t piece_of(const char *text, size_t bytes)
     return end != NULL ? (size_t)(end - text) + 1 : PIECE_BYTES;
 }
 
-/* The pipe keeps the pages until they are read: they must not change, so they are the text's copy,
- * a piece to each part of a page, and are ours no more afterwards. */
+/* The pipe keeps the pages until they are read, so they must not change meanwhile. They hold a copy
+ * of the text, one piece to each part of a page, and are unmapped after the call. */
 static ssize_t give_pages(int fd, const char *text, size_t bytes)
 {
     struct iovec pieces[PIECES_AT_ONCE];
@@ -153,7 +154,7 @@ static int poll_for_room(int fd, int milliseconds)
     return poll(&waiting, 1, milliseconds);
 }
 
-/* -1 with errno: EAGAIN where there is no room. */
+/* Writes what has room now. Returns -1 with errno; EAGAIN: there is no room. */
 static ssize_t write_some(struct target *target, const char *text, size_t bytes)
 {
     switch (target->way) {
@@ -167,7 +168,7 @@ static ssize_t write_some(struct target *target, const char *text, size_t bytes)
         ssize_t given = give_pages(target->fd, text, bytes);
         if (given >= 0 || errno == EAGAIN || errno == EINTR || errno == EPIPE || errno == EBADF)
             return given;
-        /* There are kernels, and filters of system calls, without it. */
+        /* Some kernels and some filters of system calls do not have vmsplice. */
         reopen(target);
         errno = EINTR;
         return -1;

@@ -56,8 +56,8 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
                 visit(&slab->blocks[i], argument);
 }
 
-/* Nodes come out of large zeroed mappings, so that a process with many of them does not run into
- * the kernel's limit on mappings. */
+/* Nodes are cut out of large zeroed mappings, so that a process with many nodes does not reach the
+ * kernel's limit on mappings. */
 #define CHUNK_BYTES ((size_t)8 << 20)
 
 static void *map_zeroed(size_t bytes)
@@ -92,7 +92,7 @@ bool block_table_init(struct block_table *table)
     return table->root != NULL;
 }
 
-/* ---- where in the tree: a leaf's addresses are a window, and windows are numbered ---- */
+/* ---- where in the tree: a window is the addresses of one leaf, and windows are numbered ---- */
 
 #define WINDOW_BITS (GRANULE_BITS + LEAF_BITS)
 
@@ -179,7 +179,7 @@ static void drop_reaching(struct block_table *table, uint64_t window, const stru
         atomic_store_explicit(place, NULL, memory_order_relaxed);
 }
 
-/* Of the address in its window. */
+/* Returns the number of the address's granule in its window. */
 static size_t granule_in_leaf(CUdeviceptr address)
 {
     return (size_t)(address >> GRANULE_BITS) & (((size_t)1 << LEAF_BITS) - 1);
@@ -199,7 +199,7 @@ static bool group_is_empty(const struct block_table_leaf *leaf, size_t group, ui
     return true;
 }
 
-/* Puts the record into its place, where the tree has grown to it. */
+/* Puts the record in its place. The tree must have grown to it. */
 static inline void add_record(struct block_table *table, CUdeviceptr address, struct block *block)
 {
     lock_must_be_held(&table->lock);
@@ -214,7 +214,8 @@ static inline void add_record(struct block_table *table, CUdeviceptr address, st
     uint32_t class = 1u << (granule & ((1u << GROUP_BITS) - 1));
     atomic_store_explicit(classes, atomic_load_explicit(classes, memory_order_relaxed) | class,
                           memory_order_relaxed);
-    /* Release: whoever finds the bit finds its class and the record. */
+    /* Release: pairs with the acquire load in groups_in_word. A thread that sees the bit sees its
+     * class and the record. */
     _Atomic uint64_t *groups = &middle->groups[in][group / 64];
     uint64_t bit = UINT64_C(1) << group % 64;
     atomic_store_explicit(groups, atomic_load_explicit(groups, memory_order_relaxed) | bit,
@@ -239,7 +240,7 @@ static void note_removal(struct block_table *table, CUdeviceptr address)
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block)
 {
     uint64_t first = address >> WINDOW_BITS, last = last_window(address, block);
-    /* Freeing the null pointer is the driver's business. */
+    /* The driver answers frees of the null pointer, so it gets no record. */
     if (!address || !block_table_has_place(address) || last < first ||
         last >> (MIDDLE_BITS + ROOT_BITS))
         return false;
@@ -289,11 +290,11 @@ static struct window window_of(const struct block_table_middle *middle, uint64_t
 
 static uint64_t groups_in_word(const struct window *window, size_t word)
 {
-    /* Acquire: pairs with the release in note_record. */
+    /* Acquire: pairs with the release store in add_record. */
     return atomic_load_explicit(&window->groups[word], memory_order_acquire);
 }
 
-/* The record in the last of a group's granules up to this one. */
+/* Returns the record in the last of a group's granules up to this one. */
 static struct block *last_in_group(const struct window *window, size_t granule)
 {
     size_t first = granule >> GROUP_BITS << GROUP_BITS;
@@ -307,7 +308,7 @@ static struct block *last_in_group(const struct window *window, size_t granule)
     return found;
 }
 
-/* The record in the last of a window's granules up to this one. */
+/* Returns the record in the last of a window's granules up to this one. */
 static struct block *last_in_window(const struct window *window, size_t granule)
 {
     size_t group = granule >> GROUP_BITS;

@@ -1,17 +1,17 @@
 /*
- * Blocks: one record per driver allocation, or part of one, and the table that leads from a pointer
- * to its record.
+ * Blocks: one record per driver allocation, or part of one, and the table that maps a pointer to
+ * its record.
  *
- * A record belongs to one heap for good, so that a thread that has found it by a stale pointer can
- * always read block->heap. Address and state are one word: whoever frees a live block claims it by
- * one compare-and-exchange, with or without the heap's lock, and of two frees one wins. From then
- * on the block is its claimant's. A live block's fields are written before it becomes live; a free
- * one that is in a thread cache (thread_cache.h) is guarded with that cache, every other one by its
- * heap's lock. Records are never returned to the system.
+ * A record belongs to one heap for good, so a thread that has found it by a stale pointer can
+ * always read block->heap. Address and state are one word, the key. A thread frees a live block by
+ * claiming it with one compare-and-exchange, with or without the heap's lock. Of two frees one
+ * wins, and from then on the block is its claimant's. A live block's fields are written before it
+ * becomes live. A free block in a thread cache (thread_cache.h) is guarded by what guards that
+ * cache, every other free block by its heap's lock. Records are never returned to the system.
  *
- * The table is a radix tree over the address. Looking up takes no lock and never waits, by a
- * block's first address or by one inside; inserting and removing take a lock of the table's own.
- * The tree only grows.
+ * The table is a radix tree over the address. A lookup takes no lock and never waits; it finds a
+ * block by its first address or by one inside. Inserting and removing take a lock of the table's
+ * own. The tree only grows.
  */
 #ifndef CUDAPOOL_CORE_BLOCK_H
 #define CUDAPOOL_CORE_BLOCK_H
@@ -30,21 +30,22 @@ struct heap;
 
 enum block_state {
     BLOCK_UNUSED,  /* a record without memory */
-    BLOCK_LIVE,    /* in the program's hands */
+    BLOCK_LIVE,    /* in use by the program */
     BLOCK_CACHED,  /* freed, and in a thread's cache: pending or clean */
     BLOCK_PENDING, /* freed; the GPU may still be using it */
     BLOCK_CLEAN,   /* freed, and nothing can be using it */
-    BLOCK_LEAVING, /* on its way to the driver, in no list and not in the table; or to another
-                      stream, in no list */
-    BLOCK_KEPT,    /* freed by the program, and kept for graphs that use it; in no list */
-    BLOCK_SPARE,   /* of a segment, and no block of anybody's: see core/segments */
+    BLOCK_LEAVING, /* being released to the driver, in no list and not in the table; or being moved
+                      to another stream, in no list */
+    BLOCK_KEPT,    /* freed by the program, but owned by graphs that use it; in no list */
+    BLOCK_SPARE,   /* unused memory of a segment, in no block: see core/segments */
 };
 
-/* A block's key is its address, which is a multiple of 256, and in the bits below that its state.
- * Shared: others than this process's streams may reach it, so it is never reused. Named: the
- * program has been told this life's number, see block_name. Owned: graphs may use it as long as
- * there are any of those that own it, whenever it is freed. A live block with any mark is claimed
- * under its heap's lock only: the fast path expects none. */
+/* A block's key is its address, a multiple of 256, and below that its marks and its state.
+ * Shared: others than this process's streams may reach it, so it is never reused.
+ * Named: the program has been told the number of this life, see block_name.
+ * Owned: graphs may use it until the last of its owners is gone, whenever the program frees it.
+ * A live block with any mark is claimed under its heap's lock only, since the fast path expects no
+ * mark. */
 #define BLOCK_STATE_MASK   UINT64_C(7)
 #define BLOCK_SHARED       UINT64_C(8)
 #define BLOCK_NAMED        UINT64_C(16)
@@ -52,43 +53,47 @@ enum block_state {
 #define BLOCK_MARKS        (BLOCK_SHARED | BLOCK_NAMED | BLOCK_OWNED)
 #define BLOCK_ADDRESS_MASK (~UINT64_C(255))
 
-/* A free block is in a list of its bucket, and a pending one in its heap's as well; in a thread's
- * cache it is in a chain through LINK_BUCKET's next. What may be cut is in a tree of its segments:
- * a spare part through LINK_HEAP, a whole block through below and above. */
+/* A free block is in a list of its bucket, and a pending one also in a list of its heap. In a
+ * thread's cache it is in a chain through links[LINK_BUCKET].next. Memory that may be cut is in a
+ * tree of its segments: a spare part through LINK_HEAP, a whole block through below and above. */
 enum block_link { LINK_BUCKET, LINK_HEAP, LINK_KINDS };
 
-/* What the path without a lock touches is in the first cache line. */
+/* The first cache line holds the fields that the path without a lock touches. */
 struct block {
-    /* Release where it becomes live, acquire where it is claimed or looked at: the fields below are
-     * then those of this life. */
+    /* Release where the block becomes live, acquire where it is claimed or looked at. The fields
+     * below are then those of this life. */
     _Atomic uint64_t key;
-    counter requested; /* what the program asked for, while it is live */
+    counter requested; /* what the program asked for, while the block is live */
     struct heap *heap;
     struct bucket *bucket;
-    counter epoch;     /* that its last free was stamped with; 0: none yet. A live block whose stamp
-                          is not clean is behind a barrier. Relaxed: whoever looks without owning the
-                          block looks at one that the program is freeing at the same time */
-    uint64_t freed_at; /* nanoseconds of the monotonic clock, as of the heap's last slow path */
-    _Atomic uint16_t bin; /* its bucket's; relaxed, like epoch */
-    uint8_t slot;         /* what its kind puts there: see heap.h, host_heap.h */
-    bool refused;         /* leaving: by the driver */
-    uint8_t part;         /* enum block_part: whether it is cut out of a larger one of the driver's.
-                             Read by block_is_part, so that whoever does not own the block may look */
+    counter epoch;     /* the epoch of its last free; 0: none yet. While that epoch's fence has not
+                          completed, a barrier orders a live block after it. Relaxed: a thread that
+                          does not own the block may look while the program frees it */
+    uint64_t freed_at; /* when it was freed, in nanoseconds of the monotonic clock, as of the heap's
+                          last slow path */
+    _Atomic uint16_t bin; /* its bucket's bin; relaxed, like epoch */
+    uint8_t slot;         /* its kind says what this is: see heap.h, host_heap.h */
+    bool refused;         /* while leaving: the driver has refused it */
+    uint8_t part;         /* enum block_part: whether it is cut out of a larger block of the
+                             driver's. Read by block_is_part, so that a thread that does not own the
+                             block may look */
     struct {
         struct block *next, *previous;
     } links[LINK_KINDS];
-    uint64_t bytes; /* of the driver's allocation. Written by block_set_bytes, so that whoever does
-                       not own the block may look by block_bytes */
-    counter life;   /* of a named live block: the number of this life. Guarded by its heap's lock */
+    uint64_t bytes; /* of the driver's allocation. Written by block_set_bytes, so that a thread that
+                       does not own the block may look by block_bytes */
+    counter life;   /* the number of this life, if the live block is named. Guarded by its heap's
+                       lock */
     struct block *below, *above; /* of a part: its neighbours in the segment; NULL at its ends. Of
-                                    another that may be cut: see core/segments */
+                                    another block that may be cut: see core/segments */
 } __attribute__((aligned(64)));
 
-/* Small and large parts are apart: those of a segment are all of one sort. */
+/* A segment has either small or large parts, never both. */
 enum block_part { PART_NONE, PART_SMALL, PART_LARGE };
 
-/* Whether the driver knows nothing of the block by itself, so that it must never be asked to free
- * it. Fixed while the block is live. Relaxed: whoever does not own the block goes on by its key. */
+/* Returns whether the block is a part. The driver does not know a part by itself, so it must never
+ * be asked to free one. Fixed while the block is live. Relaxed: a thread that does not own the
+ * block relies on its key. */
 static inline bool block_is_part(const struct block *block)
 {
     return __atomic_load_n(&block->part, __ATOMIC_RELAXED) != PART_NONE;
@@ -99,14 +104,14 @@ static inline void block_set_part(struct block *block, enum block_part part)
     __atomic_store_n(&block->part, (uint8_t)part, __ATOMIC_RELAXED);
 }
 
-/* Relaxed: whoever does not own the block looks at its key before and after. */
+/* Relaxed: a thread that does not own the block looks at its key before and after. */
 static inline uint64_t block_bytes(const struct block *block)
 {
     return __atomic_load_n(&block->bytes, __ATOMIC_RELAXED);
 }
 
-/* Of the blocks from this one on through links[LINK_HEAP].next; NULL: of none. They are the
- * caller's. */
+/* Returns the bytes of the blocks from this one on through links[LINK_HEAP].next; NULL: no blocks.
+ * The blocks are the caller's. */
 static inline uint64_t block_chain_bytes(const struct block *chain)
 {
     uint64_t bytes = 0;
@@ -133,8 +138,8 @@ static inline CUdeviceptr block_address(const struct block *block)
     return atomic_load_explicit(&block->key, memory_order_relaxed) & BLOCK_ADDRESS_MASK;
 }
 
-/* The block that this one leads to in a thread's cache. Relaxed: whoever sums up caches looks while
- * their threads change them. */
+/* Returns the next block of the chain in a thread's cache. Relaxed: threads that sum up caches look
+ * while their owners change them. */
 static inline struct block *block_cached_next(const struct block *block)
 {
     return __atomic_load_n(&block->links[LINK_BUCKET].next, __ATOMIC_RELAXED);
@@ -172,13 +177,13 @@ static inline bool block_is_live_at(const struct block *block, CUdeviceptr addre
            (address | BLOCK_LIVE);
 }
 
-/* Of a new record, or of a block that is the caller's. */
+/* Sets the key of a new record, or of a block that is the caller's. */
 static inline void block_set(struct block *block, CUdeviceptr address, enum block_state state)
 {
     atomic_store_explicit(&block->key, address | (uint64_t)state, memory_order_release);
 }
 
-/* Of a block that is the caller's. A shared one stays marked. */
+/* Sets the state of a block that is the caller's. A shared one stays marked. */
 static inline void block_set_state(struct block *block, enum block_state state)
 {
     uint64_t key = atomic_load_explicit(&block->key, memory_order_relaxed);
@@ -186,8 +191,8 @@ static inline void block_set_state(struct block *block, enum block_state state)
                           memory_order_release);
 }
 
-/* The live block at this address becomes the caller's. False where it is not live there (any more).
- * A shared one stays marked; the name and the owners' mark go with the life. */
+/* Makes the live block at this address the caller's. Returns false if it is not live there (any
+ * more). A shared block stays marked; the marks named and owned end with the life. */
 static inline bool block_claim(struct block *block, CUdeviceptr address, enum block_state state)
 {
     const uint64_t lost = BLOCK_STATE_MASK | BLOCK_NAMED | BLOCK_OWNED;
@@ -200,18 +205,18 @@ static inline bool block_claim(struct block *block, CUdeviceptr address, enum bl
     return true;
 }
 
-/* The same for a block without marks. */
+/* Like block_claim, for a block without marks. */
 static inline bool block_claim_at_once(struct block *block, CUdeviceptr address,
                                        enum block_state state)
 {
-    /* By addition, which takes an instruction less: the bits are 0 in an address that has a block.
-     */
+    /* An addition takes one instruction less than an or. The bits are 0 in an address that has a
+     * block. */
     uint64_t key = address + BLOCK_LIVE;
     return atomic_compare_exchange_strong_explicit(&block->key, &key, address + (uint64_t)state,
                                                    memory_order_acquire, memory_order_relaxed);
 }
 
-/* The kept block at this address is the program's again, with its owners' mark. */
+/* Makes the BLOCK_KEPT block at this address the program's again, with the mark BLOCK_OWNED. */
 static inline void block_hand_out_kept(struct block *block, CUdeviceptr address)
 {
     atomic_store_explicit(&block->key, address | BLOCK_LIVE | BLOCK_OWNED, memory_order_release);
@@ -227,7 +232,7 @@ static inline bool block_mark(struct block *block, CUdeviceptr address, uint64_t
     return true;
 }
 
-/* Takes the mark from the live block at this address, if it has it. */
+/* Takes the mark from the live block at this address, if the block has it. */
 static inline void block_unmark(struct block *block, CUdeviceptr address, uint64_t mark)
 {
     uint64_t key = atomic_load_explicit(&block->key, memory_order_relaxed);
@@ -237,14 +242,14 @@ static inline void block_unmark(struct block *block, CUdeviceptr address, uint64
         continue;
 }
 
-/* Marks the live block at this address as shared. False where it is not live there. */
+/* Marks the live block at this address as shared. Returns false if it is not live there. */
 static inline bool block_share(struct block *block, CUdeviceptr address)
 {
     return block_mark(block, address, BLOCK_SHARED);
 }
 
-/* The number of the present life of the live block at this address: *next, which is then used up,
- * where it has none yet. 0 where it is not live there. */
+/* Returns the number of the present life of the live block at this address. A life that has none
+ * yet gets *next, which is then used up. Returns 0 if the block is not live there. */
 static inline uint64_t block_name(struct block *block, CUdeviceptr address, counter *next)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
@@ -283,7 +288,7 @@ static inline void block_list_prepend(struct block_list *list, struct block *blo
     list->first = block;
 }
 
-/* after NULL: before all others. */
+/* after == NULL: inserts before all others. */
 static inline void block_list_insert_after(struct block_list *list, struct block *after,
                                            struct block *block, enum block_link link)
 {
@@ -300,7 +305,7 @@ static inline void block_list_insert_after(struct block_list *list, struct block
     }
 }
 
-/* The block is the list's first, and its last. */
+/* block == list->first here, and block == list->last in block_list_remove_last. */
 static inline void block_list_remove_first(struct block_list *list, const struct block *block,
                                            enum block_link link)
 {
@@ -339,14 +344,14 @@ static inline void block_list_remove(struct block_list *list, struct block *bloc
 }
 
 /*
- * Records of one heap, made in slabs. Guarded by the heap's lock.
+ * The records of one heap, made in slabs. Guarded by the heap's lock.
  */
 struct block_records {
     struct block_slab *slabs;
     struct block *unused; /* through links[LINK_HEAP].next */
 };
 
-/* A record in state BLOCK_UNUSED, for the heap; NULL where memory is short. */
+/* Returns a record in state BLOCK_UNUSED for the heap; NULL if memory is short. */
 struct block *block_records_take(struct block_records *records, struct heap *heap);
 void block_records_put(struct block_records *records, struct block *block);
 
@@ -355,14 +360,15 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
                          void *argument);
 
 /*
- * Pointer -> block. Three levels over the address: 14 bits, 11 bits, 16 bits, and 8 bits inside a
- * granule; addresses from 2^49 on, or not on a granule's boundary, have no place in it. A leaf
- * covers 16 MiB of device memory; of its 512 KiB only the pages that hold records are ever touched.
- * That they are few, places are not in the order of addresses: those of addresses that are
+ * The table from pointers to blocks. Three levels take 14, 11 and 16 bits of the address, and 8
+ * bits are inside a granule. Addresses from 2^49 on, or not on a granule's boundary, have no place
+ * in it. A leaf is for 16 MiB of device memory; of its 512 KiB only the pages that hold records are
+ * ever touched. To keep these pages few, places are not in the order of addresses: those of
  * multiples of 4 KiB come first, one after the other.
  *
- * Each kind of memory has a table of its own. With one for all, a record would have to say its
- * kind, and to ask it would take four instructions of a stream-ordered allocation and its free.
+ * Each kind of memory has a table of its own. With one table for all kinds, a record would have to
+ * say its kind. To check it would take four instructions of a stream-ordered allocation and its
+ * free.
  */
 #define GRANULE_BITS 8
 #define LEAF_BITS    16
@@ -370,17 +376,17 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
 #define ROOT_BITS    14
 #define ADDRESS_BITS (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS + ROOT_BITS)
 
-/* The driver has memory in pages of this size, in which blocks of less than one lie together. */
+/* The driver has memory in pages of this size, and blocks of less than a page share pages. */
 #define PAGE_BITS 21
 
-/* Of one page; see core/device_memory/page_counts.h. */
+/* What is counted of one page; see core/device_memory/page_counts.h. */
 struct block_page {
     _Atomic uint32_t counts;
     _Atomic uint64_t seen;
 };
 
-/* Granules of a leaf that share a bit: 4 KiB of device memory. Where a granule is inside them is
- * its class. */
+/* Granules of a leaf that share a bit, a group: 4 KiB of device memory. A granule's number in its
+ * group is its class. */
 #define GROUP_BITS 4
 #define LEAF_WORDS (1u << (LEAF_BITS - GROUP_BITS - 6))
 
@@ -390,13 +396,13 @@ struct block_table_leaf {
 
 struct block_table_middle {
     _Atomic(struct block_table_leaf *) leaves[1u << MIDDLE_BITS];
-    /* For the addresses of each leaf, whether there is one or not: the block that begins before
+    /* For the addresses of each leaf, whether the leaf exists or not: the block that begins before
      * them and reaches into them, or NULL. */
     _Atomic(struct block *) reaching[1u << MIDDLE_BITS];
-    /* Of each leaf: a bit for each class that a record was ever in; the places of others need not
-     * be touched. */
+    /* For each leaf: a bit for each class that a record was ever in. Lookups need not touch the
+     * places of other classes. */
     _Atomic uint32_t classes[1u << MIDDLE_BITS];
-    /* Of each leaf: a bit for each group of granules, set while a record is in one of them. */
+    /* For each leaf: a bit for each group of granules, set while the group has a record. */
     _Atomic uint64_t groups[1u << MIDDLE_BITS][LEAF_WORDS];
     struct block_page pages[1u << (MIDDLE_BITS + LEAF_BITS + GRANULE_BITS - PAGE_BITS)];
 };
@@ -411,7 +417,7 @@ struct block_table {
 
 bool block_table_init(struct block_table *table);
 
-/* An address's granule, with the bits inside it, which are to be 0, on top. */
+/* Returns an address's granule, with the bits inside the granule, which must be 0, on top. */
 static inline uint64_t block_table_granule(CUdeviceptr address)
 {
     return address >> GRANULE_BITS | address << (64 - GRANULE_BITS);
@@ -422,7 +428,7 @@ static inline bool block_table_has_place(CUdeviceptr address)
     return block_table_granule(address) >> (LEAF_BITS + MIDDLE_BITS) < 1u << ROOT_BITS;
 }
 
-/* The granule's place in its leaf. */
+/* Returns the granule's place in its leaf. */
 static inline size_t block_table_leaf_place(uint64_t granule)
 {
     _Static_assert(LEAF_BITS == 16, "the rotation of a 16-bit number");
@@ -430,8 +436,8 @@ static inline size_t block_table_leaf_place(uint64_t granule)
     return (uint16_t)(in_leaf >> GROUP_BITS | in_leaf << (LEAF_BITS - GROUP_BITS));
 }
 
-/* The place of an address that has one, or NULL where the tree has no node for it yet. The acquire
- * loads pair with the release stores where the tree grows. */
+/* Returns the place of an address that has one; NULL if the tree has no node for it yet. The
+ * acquire loads pair with the release stores in grow_middle and grow_leaf. */
 static inline _Atomic(struct block *) *block_table_place(const struct block_table *table,
                                                          CUdeviceptr address)
 {
@@ -445,25 +451,26 @@ static inline _Atomic(struct block *) *block_table_place(const struct block_tabl
     return leaf ? &leaf->blocks[block_table_leaf_place(granule)] : NULL;
 }
 
-/* NULL where the address is not a block's first. The record may be recycled at any moment by
- * another thread: see its key. */
+/* Returns NULL if the address is not a block's first. Another thread may recycle the record at any
+ * moment: see its key. */
 static inline struct block *block_table_find(const struct block_table *table, CUdeviceptr address)
 {
     if (__builtin_expect(!block_table_has_place(address), 0))
         return NULL;
     _Atomic(struct block *) *place = block_table_place(table, address);
-    /* Pairs with the release store in block_table_insert: the record's heap is readable. */
+    /* Pairs with the release store in add_record, for block_table_insert: the record's heap is
+     * readable. */
     return place ? atomic_load_explicit(place, memory_order_acquire) : NULL;
 }
 
-/* Sets the record of the address, and of all that its bytes reach. False where one of them has no
- * place or memory is short. */
+/* Sets the record of the address, and of all windows that its bytes reach. Returns false if one of
+ * them has no place, or if memory is short. */
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block);
 
-/* Removes the address's record if it still is this block; false: it is not. */
+/* Removes the address's record if it still is this block. Returns false if it is not. */
 bool block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block);
 
-/* The page of an address that a block in the table has reached. */
+/* Returns the page of an address that a block in the table has reached. */
 static inline struct block_page *block_table_page(const struct block_table *table,
                                                   CUdeviceptr address)
 {
@@ -474,8 +481,8 @@ static inline struct block_page *block_table_page(const struct block_table *tabl
     return &middle->pages[page & ((UINT64_C(1) << bits) - 1)];
 }
 
-/* The record of the block around an address, or else one that ends before it; NULL where no block
- * begins at or before the address in the 16 MiB around it, and none reaches into them. */
+/* Returns the record of the block around an address, or else of one that ends before it. NULL if no
+ * block begins at or before the address in the 16 MiB around it, and none reaches into them. */
 struct block *block_table_find_around(const struct block_table *table, CUdeviceptr address);
 
 #endif

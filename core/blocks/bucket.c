@@ -4,8 +4,8 @@
 
 #define SLOTS_AT_FIRST 32u
 
-/* In cache lines of its own, and those that are fetched with them: sets that different threads use
- * share none. */
+/* Allocates whole pairs of cache lines, since a line is fetched together with its neighbour. So
+ * sets that different threads use share no line. */
 static bool grow(struct bucket_set *set)
 {
     uint32_t count = set->slot_count ? 2 * set->slot_count : SLOTS_AT_FIRST;

@@ -1,34 +1,35 @@
 /*
- * The board: what the processes of one user tell each other about the memory of the devices that
- * they share.
+ * The board: a shared file by which one user's processes tell each other about the memory of shared
+ * devices, and ask each other for it.
  *
- * One file for each user, /dev/shm/cudapool-UID/board-N (N: BOARD_VERSION), with a slot for each
- * process: how much it holds, caches and has pending on each device, of which group it is, and what
- * it asks of others. Every process maps the whole file, so that to publish is a store, to look is a
- * load, and to wake somebody is a futex in the file. No descriptor stays open: a program that
- * closes all descriptors, counts them or hands them to its children notices nothing.
+ * Each user has one file, /dev/shm/cudapool-UID/board-N (N: BOARD_VERSION), with one slot per
+ * process. A slot says how much its process holds, caches and has pending on each device. It also
+ * says which group the process belongs to, and what it asks of others. Every process maps the whole
+ * file: publishing is a store, reading is a load, and waking a process is a futex in the file. No
+ * descriptor stays open, so a program that closes or counts all its descriptors, or passes them to
+ * children, notices nothing.
  *
- * Who lives: a process locks its slot's byte of the file (F_OFD_SETLK) and maps the file by the
- * same descriptor. The lock belongs to what was opened, which the mapping keeps, so it lasts until
- * the process has ended or executed another program, whichever way, and no child of a fork inherits
- * it (MADV_DONTFORK). Anybody can ask for the lock, from other pid namespaces and containers that
- * share /dev/shm, too. A slot whose lock can be had is nobody's: whoever gets it clears it. Where
- * no file can be opened to ask, everybody counts as alive.
+ * Liveness: A process locks its slot's byte of the file (F_OFD_SETLK) and maps the file through the
+ * same descriptor. The lock belongs to the open file description, which the mapping keeps alive. So
+ * the lock lasts until the process has ended, in whatever way, or has executed another program. No
+ * child of a fork inherits it (MADV_DONTFORK). Any process that shares /dev/shm can test the lock,
+ * also from another pid namespace or container. A slot whose lock can be taken is free, and the
+ * process that takes the lock clears the slot. Where a process cannot open the file to test locks,
+ * it takes every process for alive.
  *
- * A child of a fork, however it was made, finds struct board zeroed (MADV_WIPEONFORK), and is not
- * on the board: all functions are without effect there, as they are where the file was replaced by
- * another, or the slot is somebody else's (after a checkpoint).
+ * Fork: A forked child, however it was made, finds struct board zeroed (MADV_WIPEONFORK) and is not
+ * on the board. All functions have no effect there. They also have no effect once another file has
+ * replaced this one, or once the slot is another process's (after a checkpoint).
  *
- * Whatever stands in another process's slot is input from a stranger: it is copied, clamped and
- * checked, sums are saturated, and no index or length from there is followed. A file that somebody
- * truncates is replaced by private memory (core/base/bus_guard.h); the process is alone from then
- * on.
+ * Trust: Another process's slot is untrusted input. Its contents are copied, clamped and checked,
+ * sums saturate, and no index or length from it is followed. If somebody truncates the file,
+ * private memory replaces it (core/base/bus_guard.h). The process is alone from then on.
  *
- * Waiting: only functions that say so do. Locking: the board lock guards the devices and this
- * process's demands; the group lock is held by who takes bytes of a group's limit; both are leaves
- * (core/base/lock.h). A slot's numbers are atomics. No memory is requested after the join, and none
- * of these functions prints. All of them may be called with board == NULL, but for board_sleep and
- * board_wake; a demand belongs to the thread that has asked.
+ * Waiting: Only functions that say so wait. Locking: The board lock guards the devices and this
+ * process's demands. A thread that takes bytes of a group's limit holds the group lock. Both are
+ * leaf locks (core/base/lock.h). A slot's numbers are atomics. After the join these functions
+ * allocate no memory, and they never print. All of them accept board == NULL, except board_sleep
+ * and board_wake. A demand belongs to the thread that asked.
  */
 #ifndef CUDAPOOL_CORE_BOARD_H
 #define CUDAPOOL_CORE_BOARD_H
@@ -36,175 +37,191 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define BOARD_DEVICES     16u /* of one process that can be on its slot; others are not known there */
+#define BOARD_DEVICES     16u /* most devices on one slot; further ones are not on the board */
 #define BOARD_SLOTS       512u
-#define BOARD_DEMANDS     8u  /* that one process can have under way at a time */
-#define BOARD_GROUP_BYTES 64u /* of a group's name, its closing zero included */
+#define BOARD_DEMANDS     8u  /* that one process can have active at a time */
+#define BOARD_GROUP_BYTES 64u /* of a group's name, with its closing zero */
 
 struct board;
 
-/* Takes a slot on the user's board, for processes of this group (NULL or "": of none). NULL where
- * there is no board: /dev/shm is missing, full or somebody else's, all slots are taken, memory is
- * short, the kernel has no such locks (gVisor); *why is then a static text of less than 96 bytes.
- * Opens files; waits, for BOARD_SILENCE_NANOSECONDS at most, where another process is making the
- * file. Once in a process: a second board of it would be a stranger to the first. Not for programs
- * that run with others' rights. */
+/* Takes a slot on the user's board for this process, as a member of this group (NULL or "": of
+ * none).
+ *
+ * Returns NULL where there is no board, and sets *why to a static text of less than 96 bytes.
+ * Reasons: /dev/shm is missing, full or another user's; all slots are taken; memory is short; the
+ * kernel lacks such locks (gVisor). Opens files. Waits, for BOARD_SILENCE_NANOSECONDS at most,
+ * where another process is making the file. To be called once in a process: a second board would
+ * count as another process. Not for programs that run with other rights than their user's. */
 struct board *board_join(const char *group, const char **why);
 
-/* A board of a tool, which looks and asks, and has no memory to give. */
+/* Joins the board as a tool, which reads the board and asks others, and has no memory to give. */
 struct board *board_visit(const char **why);
 
-/* The process comes to its own end, or a tool does: it has nothing to give any more, answers and
- * asks nobody, and its demands are over. What it holds of its group's limit counts until the
- * process is gone, as its memory does. Async-signal-safe: no lock, no wait, no memory function. */
+/* To be called where the process or tool is about to end. The process gives nothing from then on,
+ * answers and asks nobody, and its demands end. What it holds of its group's limit counts until the
+ * process has ended, as its memory does. Async-signal-safe: no lock, no wait, no memory function.
+ */
 void board_leave(struct board *board);
 
-/* In the child of a fork, whether or not the parent has joined (then board is NULL, or joining was
- * under way in another thread): what was open for a moment is closed. Async-signal-safe. */
+/* To be called in the child of a fork: closes descriptors that were open briefly when the process
+ * forked. board is NULL where the parent has not joined, or another thread was just joining.
+ * Async-signal-safe. */
 void board_forget(struct board *board);
 
-/* Whether the process is still on the board: not forgotten, file not truncated, slot still its
- * own. */
+/* Whether the process is still on the board: it is not a forked child and has not called
+ * board_leave, the file was not truncated, and the slot is still its own. */
 bool board_is_joined(const struct board *board);
 
-/* The device's place on the slot, below BOARD_DEVICES; -1: it has none. The same UUID (of the MIG
- * instance where there is one) gets the same place again. */
+/* Returns the device's place on the slot, below BOARD_DEVICES, or -1 where it has none. The same
+ * UUID (of the MIG instance where there is one) always gets the same place. */
 int board_device(struct board *board, const unsigned char uuid[16]);
 
 /* ---- what this process has ---- */
 
-/* Bytes that it could give back at once, and those that the GPU may still be using. */
+/* Publishes the bytes that this process could release to the driver at once, and those that the GPU
+ * may still be using. */
 void board_publish(struct board *board, int device, uint64_t cached, uint64_t pending);
 
-/* So many of those that are published as pending, before that, were freed in a stream's order:
- * nobody waits for them. */
+/* Publishes how many of the pending bytes were freed in stream order: nobody waits for these. To be
+ * called before board_publish. */
 void board_publish_in_order(struct board *board, int device, uint64_t in_order);
 
-/* Published as cached by who listens and knows of nothing: it is asked then, and counts as nothing.
- */
+/* A listening process publishes this as cached when it knows of no cached memory. So others still
+ * ask it, but count it as nothing. */
 #define BOARD_NEARLY_NOTHING 1u
 
-/* Whether somebody here answers demands: the housekeeper is there. */
+/* Publishes whether this process answers demands, that is, whether its housekeeper runs. */
 void board_publish_listening(struct board *board, bool listening);
 
-/* The process comes to its end: nobody answers any more, and what it had is the driver's soon.
+/* Publishes that the process is ending: it answers no more, and the driver soon has all its memory.
  * Async-signal-safe. */
 void board_publish_ending(struct board *board);
 
 /* ---- what others have ---- */
 
-/* Bytes of the device that other living processes cache, and pend, which listen and have not been
- * silent lately: as they last published, of each no more than the device's total. of_group: those
- * of this process's group alone. Cheap enough for every cuMemGetInfo: it takes no lock, and looks
- * every 10 ms at most who has ended. */
+/* Returns the bytes of the device that other living processes cache and have pending, as they last
+ * published. Only processes count that listen and have not been silent lately, each with no more
+ * than the device's total. of_group: only processes of this process's group count. Cheap enough for
+ * every cuMemGetInfo: it takes no lock, and looks every 10 ms at most which processes have ended.
+ */
 struct board_bytes {
     uint64_t cached, pending;
-    uint64_t in_order; /* of what is pending */
+    uint64_t in_order; /* part of pending */
 };
 struct board_bytes board_others(struct board *board, int device, uint64_t device_total,
                                 bool of_group);
 
-/* When one was last found to have ended that may have cached memory of the device, whoever found
- * it: nanoseconds of the monotonic clock, 0: never. The kernel takes a moment to give that memory
- * back. */
+/* Returns when any process last found that a process with memory of the device had ended:
+ * nanoseconds of the monotonic clock, 0: never. The kernel takes a moment to free that memory. */
 uint64_t board_ended_at(const struct board *board, int device);
 
 /* ---- demands ---- */
 
-/* Asks others for so many bytes of the device: those that cache most first, each for what it has,
- * until all of it is asked for; what they cache before what they have pending. Returns at once.
- * NULL: nobody has anything, or (unless at_least is 0) what all have is less than at_least bytes;
- * or all demands of the process are under way, which *no_place (NULL: nobody wants to know) says.
- * of_group: asks processes of this process's group alone. */
+/* Asks other processes to release this many bytes of the device to the driver, and returns at once.
+ * Processes that cache most are asked first, each for what it has, until all bytes are asked for.
+ * Cached bytes are asked for before pending ones.
+ *
+ * Returns NULL where nobody has anything, or where all together have less than at_least bytes
+ * (unless at_least is 0). Also returns NULL, with *no_place set, where all demands of the process
+ * are active; no_place may be NULL. of_group: asks only processes of this process's group. */
 struct board_demand;
 struct board_demand *board_ask(struct board *board, int device, uint64_t device_total,
                                uint64_t bytes, uint64_t at_least, bool of_group, bool *no_place);
 
-/* Asks all others that listen to publish what they have of the device now, and for nothing else:
- * what they published before may be a second old. NULL as above. */
+/* Asks all other listening processes only to publish now what they have of the device: what they
+ * published before may be a second old. Returns NULL as board_ask does. */
 struct board_demand *board_ask_to_tell(struct board *board, int device, uint64_t device_total,
                                        bool of_group, bool *no_place);
 
-/* How far it has come. The first time it waits until everybody has answered once, or is silent:
- * BOARD_SILENCE_NANOSECONDS after it was asked, and BOARD_SLOW_SILENCES times as long if it had
- * said that it caches memory and is not stopped, since a busy machine may keep it from its
- * processor. A tool's demand has no such patience. The next times it does not wait. Who has been
- * silent is not asked again for ten seconds, unless it has answered since. */
+/* Returns the progress of a demand. The first call waits until every process that was asked has
+ * answered once or counts as silent. Later calls do not wait.
+ *
+ * A process is silent if it has not answered BOARD_SILENCE_NANOSECONDS after it was asked. A
+ * process that published cached memory and is not stopped has BOARD_SLOW_SILENCES times as long. A
+ * busy machine may keep it from its processor. A tool's demand allows no such extra time. A silent
+ * process is not asked again for ten seconds, unless it has answered since. */
 #define BOARD_SILENCE_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 #define BOARD_SLOW_SILENCES       20u
 struct board_progress {
-    uint64_t given;    /* bytes that went back to the driver since the demand, as those asked say */
-    uint64_t pending;  /* bytes that those who answered may still give, once the GPU is past them */
-    uint64_t in_order; /* of these: freed in a stream's order */
+    uint64_t given;   /* bytes released to the driver since the demand, as those asked say */
+    uint64_t pending; /* bytes that those who answered may still give once GPU work has completed */
+    uint64_t in_order;      /* part of pending: freed in stream order */
     unsigned asked, silent; /* processes */
-    unsigned ended;         /* those that did since, with all that they had: it counts as given */
+    unsigned ended;         /* processes that have ended since; all that they had counts as given */
 };
 struct board_progress board_demand_look(struct board_demand *demand);
 
-/* The demand is over, met or not. */
+/* Ends the demand, met or not. */
 void board_demand_end(struct board_demand *demand);
 
-/* For a tool: asks a process, which board_next_process has told of (NULL: all of the user's), for
- * all that it caches on the device (NULL: on all). NULL with *why where there is no such process
- * any more, or it does not listen. */
+/* For a tool: asks a process to release all that it caches on the device to the driver. process:
+ * one that board_next_process has returned, or NULL for all of the user's processes. uuid: NULL for
+ * all devices. Returns NULL, with *why, where the process has ended or does not listen. */
 struct board_process;
 struct board_demand *board_trim(struct board *board, const struct board_process *process,
                                 const unsigned char *uuid, const char **why);
 
 /* ---- the housekeeper's side ---- */
 
-/* For one thread of the process at a time, the housekeeper, like all of this section. Sleeps until
- * somebody asks, or wake is called, or the monotonic clock shows until (UINT64_MAX: for ever), or,
- * rarely, for no reason. Returns at once where one of the first two came since it last returned.
- * Not a cancellation point. The process need not be on the board any more. */
+/* All functions of this section are for one thread of the process at a time, the housekeeper.
+ *
+ * Sleeps until another process asks, or board_wake is called, or the monotonic clock shows until
+ * (UINT64_MAX: never). Rarely, it returns for no reason. Returns at once where one of the first two
+ * has happened since it last returned. Not a cancellation point. Also works once the process is no
+ * longer on the board. */
 void board_sleep(struct board *board, uint64_t until);
 void board_wake(struct board *board);
 
-/* What others want of this process's memory on the device now, in all, beyond what board_give has
- * said; 0: nothing. trim: whether a tool is among them, which takes all. tell: whether somebody
- * wants to know what there is. It stays wanted until the demand is over, so that what is pending
- * can be given later, with another board_give. Who sleeps in board_demand_look waits until
- * board_take was called for all devices, and board_answered. */
+/* Returns what others now want of this process's memory on the device, less what board_give has
+ * reported; 0: nothing. trim: a tool is among them, which wants everything. tell: a process wants
+ * to know what there is. A wish lasts until its demand ends, so that pending memory can be given
+ * later, with another board_give. A process that sleeps in board_demand_look waits until board_take
+ * was called for all devices, and then board_answered. */
 struct board_wish {
     uint64_t bytes;
     bool trim, tell;
 };
 struct board_wish board_take(struct board *board, int device);
 
-/* So many bytes of the device went back to the driver for others' sake; 0 is fine. What is cached
- * and pending now is published before board_answered, which is called once for all devices. */
+/* board_give reports that this many bytes of the device were released to the driver for others; 0
+ * is allowed. board_answered tells others that all demands were looked at. It is called once for
+ * all devices, after what is cached and pending now was published. */
 void board_give(struct board *board, int device, uint64_t bytes);
 void board_answered(struct board *board);
 
 /* ---- groups ---- */
 
-/* Takes bytes of the device for this process, if all processes of its group then hold no more than
- * limit; false where they would. Never more than the limit is held, and of two rivals for the last
- * bytes one wins: board_group.c says why. May wait, for BOARD_SILENCE_NANOSECONDS at most, where
- * another process is between two steps. Processes that have ended do not count. A process without a
- * group is a group of its own; so is one that is not on the board any more. True where board is
- * NULL, or device is -1: nothing is known then of what is held, and the caller compares. */
+/* Takes bytes of the device for this process if all processes of its group then hold no more than
+ * limit, and returns false otherwise. The group never holds more than the limit. If two processes
+ * compete for the last bytes, one of them gets them (board_group.c says why). May wait, for
+ * BOARD_SILENCE_NANOSECONDS at most, where another process is between two steps. Processes that
+ * have ended do not count.
+ *
+ * A process without a group is a group of its own, and so is one that is no longer on the board.
+ * Returns true where board is NULL or device is -1: nothing is known then of what is held, and the
+ * caller compares. */
 bool board_group_take(struct board *board, int device, uint64_t bytes, uint64_t limit);
 void board_group_give(struct board *board, int device, uint64_t bytes);
 
-/* What the group holds on the device, this process included. */
+/* Returns the bytes that the group holds on the device, with this process's. */
 uint64_t board_group_held(struct board *board, int device);
 
-/* ---- looking on ---- */
+/* ---- processes on the board ---- */
 
-/* Each living process on the board but tools, this one included. *slot begins at 0. False after the
- * last one. held: of processes that belong to a group, or were given a limit. */
+/* Returns one living process after the other, with this one but without tools. *slot begins at 0.
+ * Returns false after the last process. held: counted only for processes that belong to a group, or
+ * were given a limit. */
 struct board_process {
     int32_t pid;
-    uint64_t pid_namespace; /* its inode, 0: unknown; pid is the number there */
+    uint64_t pid_namespace; /* the namespace's inode, 0: unknown; pid is the number in it */
     uint64_t start_ticks;
     char group[BOARD_GROUP_BYTES];
-    bool listens, asks; /* asks: it is out of memory, and has a demand under way */
+    bool listens, asks; /* asks: it is out of memory, and has an active demand */
     unsigned device_count;
     struct board_process_device {
         unsigned char uuid[16];
         uint64_t held, cached, pending;
-        uint64_t given; /* to others, so far */
+        uint64_t given; /* to other processes, so far */
     } devices[BOARD_DEVICES];
 };
 bool board_next_process(struct board *board, unsigned *slot, struct board_process *process);

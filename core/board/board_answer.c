@@ -1,5 +1,6 @@
 /*
- * What others want of this process: the housekeeper's side of the board (board.h).
+ * The housekeeper's side of the board: finds out what others want of this process, and answers
+ * (board.h).
  *
  * Part of the preload object: libc only.
  */
@@ -8,18 +9,18 @@
 #include "core/base/clock.h"
 #include "core/base/futex.h"
 
-/* Nobody wakes whoever sleeps on memory that was replaced meanwhile (core/base/bus_guard.h), but it
- * wakes by itself. */
+/* A sleep lasts no longer than this. If private memory has replaced the file
+ * (core/base/bus_guard.h), no other process can wake this one. */
 #define SLEEP_MOST UINT64_C(10000000000)
 
-/* So often somebody may wake this process for nothing; then it rests, for a millisecond, and longer
- * each time, up to 32. */
+/* Another process may wake this one for nothing this often. After that this process rests after
+ * each wake, for 1 ms at first and 32 ms at most. */
 #define WAKES_FOR_NOTHING 16u
 #define REST_FIRST        UINT64_C(1000000)
 #define REST_STEPS        5u
 
-/* Nobody waits for longer. Where who has asked was stopped, the cache is not for ever kept empty.
- */
+/* No process waits longer for an answer. The bound keeps a demand of a stopped process from
+ * emptying the cache for ever. */
 #define DEMAND_LASTS UINT64_C(15000000000)
 
 /* ---- sleeping ---- */
@@ -29,8 +30,8 @@ static uint64_t end_of_sleep(uint64_t until)
     return smaller_of(until, monotonic_now() + SLEEP_MOST);
 }
 
-/* A process that wakes this one again and again, and asks for nothing, is listened to more and more
- * seldom, but often enough for others not to take this one for silent. */
+/* Rests if a process wakes this one again and again without asking for anything. The rest grows,
+ * but stays short enough for others not to take this process for silent. */
 static void rest_from_wakes(struct board *board)
 {
     if (board->was_asked)
@@ -52,7 +53,7 @@ void board_sleep(struct board *board, uint64_t until)
     const board_half *word = slot ? &slot->wake : &board->calls;
     uint32_t *last = slot ? &board->slept : &board->calls_of;
     uint32_t calls = atomic_load_explicit(&board->calls, memory_order_relaxed);
-    /* Pairs with the exchange of who asks. */
+    /* Pairs with the fetch-add in wake_targets (board_demand.c). */
     bool waits = atomic_load_explicit(word, memory_order_acquire) == *last;
     if (waits)
         futex_wait(word, *last, end_of_sleep(until));
@@ -87,7 +88,7 @@ static bool is_of_device(const struct board_entry *entry, const uint64_t uuid[2]
 static bool is_for_me(const struct board *board, const struct board_entry *entry,
                       const uint64_t uuid[2])
 {
-    /* Pairs with the release store in add_entry (board_demand.c). */
+    /* Pairs with the release store to open in add_entry (board_demand.c). */
     if (atomic_load_explicit(&entry->open, memory_order_acquire) != 1 || !is_of_device(entry, uuid))
         return false;
     uint32_t slot = atomic_load_explicit(&entry->slot, memory_order_relaxed);
@@ -102,7 +103,7 @@ static uint64_t left_of(const struct board_entry *entry)
     return rest_of(bytes, served);
 }
 
-/* Whether somebody may still be waiting for what this entry asks. */
+/* Whether the process that wrote this entry may still be waiting for it. */
 static bool is_fresh(struct board *board, uint64_t token, uint32_t number)
 {
     uint64_t now = monotonic_now();
@@ -124,8 +125,8 @@ static bool is_same(const struct board_seen *one, const struct board_seen *other
            one->number == other->number;
 }
 
-/* What is given from now on is for this entry, too. Of very many some are not noted: for those it
- * may be given twice. */
+/* Notes the entry, so that serve counts bytes given from now on for it. Entries beyond BOARD_SEEN
+ * are not noted, and may be given their bytes twice. */
 static void note_seen(struct board *board, const struct board_seen *seen)
 {
     for (unsigned i = 0; i < board->seen_count; i++)
@@ -135,7 +136,7 @@ static void note_seen(struct board *board, const struct board_seen *seen)
         board->seen[board->seen_count++] = *seen;
 }
 
-/* Adds what the slot's owner wants. */
+/* Adds to *wish what the slot's owner wants. */
 static void add_wishes(struct board *board, unsigned index, uint64_t token, const uint64_t uuid[2],
                        struct board_wish *wish)
 {
@@ -157,7 +158,7 @@ static void add_wishes(struct board *board, unsigned index, uint64_t token, cons
     }
 }
 
-/* What the slot's owner wants, unless it has ended. */
+/* Adds to *wish what the slot's owner wants, unless the owner has ended. */
 static void take_of(struct board *board, unsigned index, const uint64_t uuid[2],
                     struct board_wish *wish)
 {
@@ -168,7 +169,7 @@ static void take_of(struct board *board, unsigned index, const uint64_t uuid[2],
     add_wishes(board, index, token, uuid, &its);
     if (its.bytes == 0 && !its.tell)
         return;
-    /* Who is not asked opens nothing. */
+    /* Only a process that was asked reaches this point, and opens the file. */
     struct board_probe probe = board_probe_begin(board);
     bool lives = board_probe_lives(&probe, index);
     board_probe_end(&probe);
@@ -186,7 +187,8 @@ struct board_wish board_take(struct board *board, int device)
     if (!slot || device < 0)
         return wish;
     if (!board->has_looked) {
-        /* Pairs with the exchange of who asks, for the entry that was written before. */
+        /* Pairs with the fetch-add in wake_targets (board_demand.c), for the entry that was written
+         * before it. */
         board->looked = atomic_load_explicit(&slot->wake, memory_order_acquire);
         board->has_looked = true;
         board->seen_count = 0;
@@ -198,9 +200,9 @@ struct board_wish board_take(struct board *board, int device)
     return wish;
 }
 
-/* Tells who has asked what of the bytes was for it, so that it is given no more than that. Returns
- * what is left. Who has asked since demands were looked at gets nothing of what others are given.
- */
+/* Counts in the entry how many of the bytes were given for it, so that its process is not given
+ * more. Returns the remaining bytes. Entries that were written after demands were last looked at
+ * get none. */
 static uint64_t serve(struct board *board, const struct board_seen *seen, const uint64_t uuid[2],
                       uint64_t bytes)
 {
@@ -210,7 +212,7 @@ static uint64_t serve(struct board *board, const struct board_seen *seen, const 
         atomic_load_explicit(&entry->number, memory_order_relaxed) != seen->number)
         return bytes;
     uint64_t part = smaller_of(left_of(entry), bytes);
-    /* Relaxed: what is given is told by the own slot's number. */
+    /* Relaxed: the asking process reads given bytes from this process's slot. */
     atomic_fetch_add_explicit(&entry->served, part, memory_order_relaxed);
     return bytes - part;
 }
@@ -220,7 +222,7 @@ void board_give(struct board *board, int device, uint64_t bytes)
     struct board_slot *slot = board_own_slot(board);
     if (!slot || device < 0)
         return;
-    /* Seen by who sees that its demand is answered: board_answered releases it. */
+    /* Relaxed: the store in board_answered releases this number to the asking process. */
     atomic_fetch_add_explicit(&slot->devices[device].given, bytes, memory_order_relaxed);
     for (unsigned i = 0; i < board->seen_count && bytes > 0; i++)
         bytes = serve(board, &board->seen[i], board->uuids[device], bytes);
@@ -232,7 +234,7 @@ void board_answered(struct board *board)
     if (!slot || !board->has_looked)
         return;
     board->has_looked = false;
-    /* Pairs with the acquire load in read_target (board_demand.c). */
+    /* Pairs with the acquire load of answered in read_target (board_demand.c). */
     atomic_store_explicit(&slot->answered, board->looked, memory_order_release);
     futex_wake(&slot->answered);
 }

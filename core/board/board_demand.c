@@ -1,9 +1,10 @@
 /*
- * Asking others for memory (board.h).
+ * Asks other processes for memory (board.h).
  *
- * A demand is an entry in the own slot for each process that is asked, and a count on the wake word
- * of each. Who has looked at its demands stores in answered the count that it had read before: so
- * it has seen the entry of everybody whose count is not behind that one, modulo 2^32.
+ * A demand writes an entry for each process that it asks into this process's slot, and raises the
+ * wake word of each. A process that has looked at its demands stores in answered the value of its
+ * wake word that it had read before. So it has seen the entry of every process whose count is not
+ * after answered, modulo 2^32.
  *
  * Part of the preload object: libc only.
  */
@@ -16,7 +17,7 @@
 #include "core/base/futex.h"
 #include "core/base/process.h"
 
-/* Who has been asked and waited for is looked at this often, whether it lives. */
+/* While a process is waited for, its liveness is tested this often. */
 #define LOOK_NANOSECONDS UINT64_C(2000000)
 
 static bool is_every_device(const uint64_t uuid[2])
@@ -26,7 +27,8 @@ static bool is_every_device(const uint64_t uuid[2])
 
 /* ---- whom to ask ---- */
 
-/* What the slot's owner could give of the device. False where it can't be asked. */
+/* Reads what the slot's owner could give of the device. Returns false where the owner can't be
+ * asked. */
 static bool read_candidate(const struct board *board, unsigned index, const uint64_t uuid[2],
                            uint64_t total, bool of_group, struct board_candidate *candidate)
 {
@@ -47,7 +49,7 @@ static bool read_candidate(const struct board *board, unsigned index, const uint
     return board_is_still(slot, candidate->token);
 }
 
-/* Those that live and answer. Returns how many. */
+/* Fills board->candidates with the processes that are alive and answer. Returns their number. */
 static unsigned find_candidates(struct board *board, const uint64_t uuid[2], uint64_t total,
                                 bool of_group)
 {
@@ -82,8 +84,8 @@ static uint64_t sum_of_all(const struct board_candidate *candidates, unsigned co
     return sum;
 }
 
-/* Of those that are not planned the one that has most; NULL: nobody has any. fresh: it may be one
- * that is asked for nothing yet. */
+/* Returns the candidate with most bytes of this sort that is not yet planned for it; NULL: none has
+ * any. fresh: the candidate may be one that is asked for nothing yet. */
 static struct board_candidate *find_largest(struct board_candidate *candidates, unsigned count,
                                             int what, bool fresh)
 {
@@ -100,8 +102,8 @@ static struct board_candidate *find_largest(struct board_candidate *candidates, 
     return found;
 }
 
-/* What they have said is not enough: those that have said nothing may have freed something since.
- */
+/* What candidates have published is not enough. Asks every candidate for the rest, since those with
+ * nothing published may have freed something since. */
 static void ask_the_others(struct board_candidate *candidates, unsigned count, uint64_t bytes,
                            unsigned room)
 {
@@ -111,8 +113,8 @@ static void ask_the_others(struct board_candidate *candidates, unsigned count, u
     }
 }
 
-/* Says of the candidates for how much each is asked: those that have most first, until all is asked
- * for, or room processes are asked. */
+/* Sets for how many bytes each candidate is asked. Candidates with most bytes come first, until all
+ * bytes are asked for or room processes are asked. */
 static void plan(struct board_candidate *candidates, unsigned count, uint64_t bytes, unsigned room)
 {
     for (int what = 0; what < BOARD_SORTS; what++) {
@@ -128,7 +130,7 @@ static void plan(struct board_candidate *candidates, unsigned count, uint64_t by
     ask_the_others(candidates, count, bytes, room);
 }
 
-/* ---- demands of this process, with the board lock ---- */
+/* ---- demands of this process; the board lock is held ---- */
 
 static struct board_demand *find_unused(struct board *board)
 {
@@ -154,7 +156,8 @@ static void begin(struct board *board, struct board_demand *demand, enum board_e
     demand->count = 0;
 }
 
-/* Writes an entry into the own slot. BOARD_ENTRIES: none is left. */
+/* Writes an entry into this process's slot, and returns its index; BOARD_ENTRIES: all are in use.
+ */
 static uint32_t add_entry(struct board_demand *demand, uint32_t slot, uint64_t token,
                           uint64_t bytes)
 {
@@ -180,7 +183,7 @@ static uint32_t add_entry(struct board_demand *demand, uint32_t slot, uint64_t t
     return index;
 }
 
-/* What it says to have given so far, of the demand's devices. */
+/* Returns the bytes that the slot's process says it has given so far, of the demand's devices. */
 static uint64_t given_by(const struct board_slot *slot, const uint64_t uuid[2])
 {
     uint64_t given = 0;
@@ -207,13 +210,14 @@ static void add_target(struct board_demand *demand, uint32_t slot, uint64_t toke
     };
 }
 
-/* Once all entries are there. */
+/* Wakes all targets. To be called after all entries were written. */
 static void wake_targets(struct board_demand *demand)
 {
     for (unsigned i = 0; i < demand->count; i++) {
         struct board_target *target = &demand->targets[i];
         struct board_slot *slot = &demand->board->map->slots[target->slot];
-        /* Pairs with the acquire load in board_take: who reads this count sees the entry. */
+        /* Pairs with the acquire load in board_take: a process that reads this count sees the
+         * entry. */
         target->asked = atomic_fetch_add_explicit(&slot->wake, 1, memory_order_acq_rel) + 1;
         futex_wake(&slot->wake);
     }
@@ -240,7 +244,7 @@ static void ask_candidates(struct board_demand *demand, unsigned count)
     wake_targets(demand);
 }
 
-/* NULL with *no_place: all demands, or entries, are under way. */
+/* Returns an unused demand; NULL with *no_place set: all demands, or all entries, are in use. */
 static struct board_demand *find_place(struct board *board, bool *no_place)
 {
     struct board_demand *demand = find_unused(board);
@@ -279,7 +283,7 @@ struct board_demand *board_ask(struct board *board, int device, uint64_t device_
     return demand;
 }
 
-/* One entry is for all. */
+/* Writes one entry, which is addressed to everybody. */
 static struct board_demand *ask_to_tell(struct board *board, const uint64_t uuid[2],
                                         uint64_t device_total, bool of_group, bool *no_place)
 {
@@ -311,9 +315,10 @@ struct board_demand *board_ask_to_tell(struct board *board, int device, uint64_t
     return demand;
 }
 
-/* ---- how far it has come ---- */
+/* ---- progress of a demand ---- */
 
-/* Who comes to its end is mostly gone soon; not one that hangs there. */
+/* An ending process has mostly ended after this time. One that takes longer hangs, and its bytes no
+ * longer count. */
 #define ENDING_NANOSECONDS UINT64_C(1000000000)
 
 static struct board_bytes bytes_of(const struct board_demand *demand, const struct board_slot *slot,
@@ -324,11 +329,13 @@ static struct board_bytes bytes_of(const struct board_demand *demand, const stru
     return board_bytes_to_have(slot, place, demand->device_total, listens);
 }
 
-/* What the process has said, and whether it is still the one that was asked. */
+/* Reads what the target has published, and whether the slot still belongs to the process that was
+ * asked. */
 static void read_target(const struct board_demand *demand, struct board_target *target)
 {
     const struct board_slot *slot = &demand->board->map->slots[target->slot];
-    /* Pairs with the release store in board_answered: what it has given and published is seen. */
+    /* Pairs with the release store in board_answered, for what the process has given and published.
+     */
     uint32_t answered = atomic_load_explicit(&slot->answered, memory_order_acquire);
     uint32_t listens = atomic_load_explicit(&slot->listens, memory_order_acquire);
     uint64_t pending = 0, in_order = 0;
@@ -339,10 +346,11 @@ static void read_target(const struct board_demand *demand, struct board_target *
         pending = board_sum(pending, bytes.pending);
         in_order = board_sum(in_order, bytes.in_order);
     }
-    /* Given bytes are told before they are no longer pending, and read after that. */
+    /* A giving process counts bytes as given before it stops publishing them as pending. So this
+     * reads pending first. */
     uint64_t given = given_by(slot, demand->uuid);
     if (!board_is_still(slot, target->token)) {
-        /* It has ended, and all that it had is the driver's. */
+        /* The process has ended, and the driver has all its memory. */
         target->gone = true;
         target->given = target->bytes;
         target->pending = target->in_order = 0;
@@ -362,7 +370,7 @@ static bool is_waited_for(const struct board_target *target)
     return !target->answered && !target->gone && !target->silent;
 }
 
-/* The first that has not answered; NULL: all have, or never will. */
+/* Reads all targets. Returns the first that has not answered yet; NULL: all have, or never will. */
 static struct board_target *read_targets(struct board_demand *demand)
 {
     struct board_target *waited_for = NULL;
@@ -376,8 +384,8 @@ static struct board_target *read_targets(struct board_demand *demand)
     return waited_for;
 }
 
-/* Those that have ended meanwhile are cleared, so that they are not waited for, nor for what they
- * had pending. */
+/* Clears the slots of targets that have ended, so that nobody waits for their answers or their
+ * pending bytes. */
 static void look_who_lives(struct board_demand *demand)
 {
     struct board_probe probe = board_probe_begin(demand->board);
@@ -389,7 +397,7 @@ static void look_who_lives(struct board_demand *demand)
     board_probe_end(&probe);
 }
 
-/* In another pid namespace nobody can tell. */
+/* False for a process in another pid namespace, where this can't be known. */
 static bool is_stopped(const struct board *board, const struct board_target *target)
 {
     const struct board_slot *slot = &board->map->slots[target->slot];
@@ -401,13 +409,14 @@ static bool is_stopped(const struct board *board, const struct board_target *tar
     return stopped;
 }
 
-/* It may answer yet. */
+/* Whether a target that has not answered in time may still answer. */
 static bool deserves_patience(const struct board_demand *demand, const struct board_target *target)
 {
     return demand->kind != BOARD_TRIM && target->had_some && !is_stopped(demand->board, target);
 }
 
-/* is_last: nobody is waited for any longer. */
+/* Marks targets that have not answered as silent. is_last: the wait ends now, so this includes
+ * those that deserve patience. */
 static void note_silent_ones(struct board_demand *demand, uint64_t now, bool is_last)
 {
     for (unsigned i = 0; i < demand->count; i++) {
@@ -480,9 +489,9 @@ void board_demand_end(struct board_demand *demand)
     lock_give(&board->lock);
 }
 
-/* ---- a tool's ---- */
+/* ---- demands of a tool ---- */
 
-/* Whether the slot's owner is the process that is meant; NULL: all are. */
+/* Whether the slot's owner is this process; always true for NULL. */
 static bool is_meant(const struct board_slot *slot, const struct board_process *process)
 {
     return !process ||
@@ -492,7 +501,8 @@ static bool is_meant(const struct board_slot *slot, const struct board_process *
             atomic_load_explicit(&slot->start_ticks, memory_order_relaxed) == process->start_ticks);
 }
 
-/* Those that live and are meant, and of them those that listen; returns how many are meant. */
+/* Adds the living processes that are meant and listen as targets. Returns the number of those that
+ * are meant, listening or not. */
 static unsigned add_trim_targets(struct board_demand *demand, const struct board_process *process)
 {
     struct board *board = demand->board;

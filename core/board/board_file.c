@@ -1,5 +1,5 @@
 /*
- * The board's file, and its locks (board_file.h).
+ * Opens, makes and maps the board's file, and tests its locks (board_file.h).
  *
  * Part of the preload object: libc only.
  */
@@ -19,31 +19,31 @@
 #include "core/base/sandbox.h"
 
 #define BYTES        sizeof(struct board_map)
-#define MAKING       BOARD_SLOTS /* the byte that is locked by who makes the file */
+#define MAKING       BOARD_SLOTS /* a process that makes the file locks this byte */
 #define DIRECTORY    "cudapool-%u"
 #define NAME_OF(n)   "board-" #n
 #define NAME_WITH(n) NAME_OF(n)
 #define MAKING_LASTS BOARD_SILENCE_NANOSECONDS
 
-/* Where hundreds of locks have to be looked at, that is done less often: for one part of the time
- * in so many. */
+/* board_clear_ended takes no more than 1/LIFE_SHARE of the time, even where it must test hundreds
+ * of locks. */
 #define LIFE_SHARE 100u
 
-/* ---- what is open for a moment ---- */
+/* ---- files that are open briefly ---- */
 
-/* Relaxed, all but busy: the record belongs to one thread at a time, and beside it a child of a
- * fork reads it, which has all of a store or nothing. */
+/* All fields but busy are relaxed. A record belongs to one thread at a time. Besides that thread
+ * only a forked child reads it, which sees each store entirely or not at all. */
 struct board_passing {
-    _Atomic bool busy;      /* a thread has the file open, and this record: acquired in note_open,
-                               released in board_file_close */
-    _Atomic int descriptor; /* of the file, and one; 0: none yet. It stays when it is closed: a fork
-                               copies descriptors before memory, so the child may have one that is
-                               closed in its memory's eyes */
-    board_word device, inode; /* by which the child tells it from a file of the program's */
-    _Atomic(void *) mapping;  /* which children would still have */
+    _Atomic bool busy; /* a thread has the file open and uses this record: acquired in note_open,
+                          released in board_file_close */
+    _Atomic int descriptor; /* fd + 1; 0: none yet. Not reset when the file is closed: a fork copies
+                               descriptors before memory. So a child may inherit a descriptor that
+                               the record in its memory would show as closed */
+    board_word device, inode; /* by which a child tells the file from one of the program's */
+    _Atomic(void *) mapping;  /* that a child forked just now would still have */
 };
 
-/* As many threads may have the file open at a time. */
+/* At most this many threads have the file open at a time. */
 static struct board_passing all_passing[16];
 #define PASSING_COUNT (sizeof all_passing / sizeof all_passing[0])
 
@@ -62,8 +62,9 @@ static struct board_passing *note_open(int fd, const struct statx *found)
     return NULL;
 }
 
-/* Where a program has closed one of its standard streams, the next file gets that one's number, and
- * whatever another thread still writes there. -1 with errno. */
+/* If the program has closed a standard stream, the next file opened gets its number. Whatever
+ * another thread still writes to the stream would then reach that file. So this moves fd above the
+ * standard streams. Returns -1 with errno. */
 static int above_standard_streams(int fd)
 {
     if (fd < 0 || fd > STDERR_FILENO)
@@ -74,7 +75,7 @@ static int above_standard_streams(int fd)
     return above;
 }
 
-/* -1 with errno. */
+/* Returns -1 with errno. */
 static int open_for_a_moment(int directory, const char *path, int flags, struct statx *found,
                              struct board_passing **passing)
 {
@@ -176,7 +177,7 @@ static bool is_made(int fd)
            pread(fd, &magic, sizeof magic, 0) == sizeof magic && magic == BOARD_MAGIC;
 }
 
-/* With the lock of who makes it. */
+/* The caller holds the lock on byte MAKING. */
 static const char *fill(int fd)
 {
     uint64_t magic = BOARD_MAGIC;
@@ -284,7 +285,7 @@ bool board_file_is_there(const struct board *board)
     return mapped_file_identify(AT_FDCWD, board->path, &found) && is_the_mapped(board, &found);
 }
 
-/* ---- who lives ---- */
+/* ---- liveness ---- */
 
 struct board_probe board_probe_begin(struct board *board)
 {
@@ -295,9 +296,10 @@ struct board_probe board_probe_begin(struct board *board)
                    ? -1
                    : open_for_a_moment(AT_FDCWD, board->path, 0, &found, &probe.passing);
     if (probe.fd >= 0 && !is_the_mapped(board, &found)) {
-        /* Whoever joins from now on is on that one, and those on this one cannot be looked at. What
-         * stands on the own slot would stay there as it is: to those who look on, as long as they
-         * do, the process is gone. */
+        /* Another file has replaced the mapped one. Processes that join from now on use the new
+         * file, and locks of the mapped file can't be tested any more. This process's slot would
+         * keep its contents for ever, so it is cleared. Other users of the mapped file then see the
+         * process as gone. */
         struct board_slot *own = board_member_slot(board);
         if (!atomic_exchange_explicit(&board->moved, true, memory_order_relaxed) && own)
             board_slot_clear(own);
@@ -317,11 +319,12 @@ void board_probe_end(const struct board_probe *probe)
 
 bool board_probe_lives(const struct board_probe *probe, unsigned slot)
 {
-    /* Of another file that is there by now, nothing is locked. */
+    /* If another thread has closed the descriptor or opened another file under its number, the test
+     * of the lock says nothing. */
     if (probe->fd < 0 || board_file_is_locked(probe->fd, slot) ||
         !board_file_is_open(probe->fd, probe->passing))
         return true;
-    /* Somebody may be joining there now. */
+    /* The lock is not free if a process is just taking this slot. */
     if (board_file_lock(probe->fd, slot)) {
         if (!board_file_is_open(probe->fd, probe->passing))
             return true;

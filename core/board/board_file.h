@@ -1,53 +1,57 @@
 /*
- * The board's file: how it is opened, made and mapped, and how it is seen who lives.
+ * Opens, makes and maps the board's file, and finds out which processes are alive.
  *
- * Byte N of the file is the lock of slot N (F_OFD_SETLK), the byte behind them is that of who makes
- * the file. No descriptor is kept: whoever needs one opens the file for a moment. What a fork in
- * that moment would hand to the child is closed there by board_file_forget.
+ * Byte N of the file is the lock of slot N (F_OFD_SETLK). A process that makes the file holds the
+ * lock on the byte after all slots' bytes. No descriptor stays open: a thread that needs one opens
+ * the file briefly. A child that is forked meanwhile inherits the descriptor, and board_file_forget
+ * closes it there.
  *
- * Any thread, no lock.
+ * Any thread may call these functions. They take no lock.
  */
 #ifndef CUDAPOOL_CORE_BOARD_FILE_H
 #define CUDAPOOL_CORE_BOARD_FILE_H
 
 #include "board_state.h"
 
-/* ---- files that are open for a moment ---- */
+/* ---- files that are open briefly ---- */
 
-/* What a child that is made meanwhile must not keep. */
+/* Records an open file that a child which is forked meanwhile must not keep. */
 struct board_passing;
 
-/* Opens the board's file below this directory, for the board's path, device and inode; makes it
- * where there is none. Returns NULL, or why not. To be followed by board_file_close. */
+/* Opens the board's file below this directory, or makes it where there is none. Sets the board's
+ * path, device and inode. Returns NULL, or the reason for failure. The caller must call
+ * board_file_close after success. */
 const char *board_file_open(struct board *board, const char *base, int *fd,
                             struct board_passing **passing);
 void board_file_close(int fd, struct board_passing *passing);
 
-/* Whether the descriptor still is that file. Another thread of the program may have closed it, with
- * all others that it knows nothing of, or put a file of its own in its place; which is left alone.
- */
+/* Whether the descriptor still refers to that file. Another thread of the program may have closed
+ * all descriptors that it does not know, or opened a file of its own under this number. The
+ * program's file is left alone. */
 bool board_file_is_open(int fd, const struct board_passing *passing);
 
-/* Maps the file, for this process and none of its children. Returns NULL, or why not. */
+/* Maps the file for this process and none of its children. Returns NULL, or the reason for failure.
+ */
 const char *board_file_map(struct board *board, int fd, struct board_passing *passing);
 
-/* Takes the lock of a byte, without waiting. False with errno. */
+/* Takes the lock of a byte, without waiting. Returns false with errno. */
 bool board_file_lock(int fd, unsigned byte);
 
-/* Whether anybody has it; true where that cannot be known. */
+/* Whether any process holds the byte's lock; true where that cannot be known. */
 bool board_file_is_locked(int fd, unsigned byte);
 
 /* Whether the path leads to the file that is mapped. */
 bool board_file_is_there(const struct board *board);
 
-/* In the child of a fork: closes what was open at that moment. Async-signal-safe. */
+/* To be called in the child of a fork: closes descriptors that were open at the fork.
+ * Async-signal-safe. */
 void board_file_forget(void);
 
-/* ---- who lives ---- */
+/* ---- liveness ---- */
 
-/* The file, opened to look at locks; fd is -1 where it cannot be, or the process has restricted its
- * system calls, and everybody counts as alive.
- * Between begin and end the thread cannot be cancelled; end restores errno. */
+/* The board's file, opened to test locks. fd is -1 where it cannot be opened, or where the process
+ * has restricted its system calls. Then every process counts as alive. Between begin and end the
+ * thread cannot be cancelled. board_probe_end restores errno. */
 struct board_probe {
     struct board *board;
     struct board_passing *passing;
@@ -56,10 +60,11 @@ struct board_probe {
 struct board_probe board_probe_begin(struct board *board);
 void board_probe_end(const struct board_probe *probe);
 
-/* Whether the slot's owner lives. One that does not is cleared. Never asked of the own slot. */
+/* Whether the slot's owner is alive. Clears the slot if its owner has ended. Must not be called for
+ * this process's own slot. */
 bool board_probe_lives(const struct board_probe *probe, unsigned slot);
 
-/* Clears the slots of those that have ended, unless that was done a moment ago. */
+/* Clears the slots of processes that have ended, unless that was done a moment ago. */
 void board_clear_ended(struct board *board);
 
 #endif

@@ -1,26 +1,31 @@
 /*
- * Groups of processes that hold no more of a device together than a limit (board.h).
+ * Keeps each group of processes from holding more of a device together than a limit (board.h).
  *
- * Whoever takes bytes
- *   1. raises tentative of its slot by them,
- *   2. sums held and tentative of all slots of the group, and of each tentative first,
- *   3. if that is within the limit: raises held, then lowers tentative; if not, lowers tentative.
- * All of it is sequentially consistent: there is one order of all these loads and stores. What a
- * slot has, held + tentative as one reads it, is never less than what it really holds, since bytes
- * are added to held before they go from tentative, and a reader comes by in the other order.
+ * A process takes bytes in three steps:
+ * 1. It raises tentative of its slot by the bytes.
+ * 2. It sums held and tentative of all slots of the group. Of each slot it reads tentative first.
+ * 3. If sum <= limit, it raises held, then lowers tentative. Otherwise it lowers tentative.
  *
- * Never over the limit: Let more than the limit be held at some moment. What each process holds
- * then was there, without a break, since its raise; of all these raises one was the last. Who made
- * it read each slot after all those raises, and saw at least what they had raised: more than the
- * limit. So it did not take them.
+ * All these loads and stores are sequentially consistent, so there is one order of all of them.
+ * Invariant: held + tentative, as a process reads it from a slot, >= what the slot's process really
+ * holds. This is true because a process adds bytes to held before it removes them from tentative,
+ * and readers load the two in the opposite order.
  *
- * One of two rivals wins: Where only what others have raised, and do not hold yet, is in the way,
- * the one with the lowest slot keeps its own raise and looks again, and each other one lowers its
- * own, waits until nobody below it has one, and begins again. So the lowest finds its way free, and
- * the others after it. Who does not go on for BOARD_SILENCE_NANOSECONDS is stopped: what it has
- * raised then counts as held, and for ten seconds is not waited for again.
+ * Never over the limit: Suppose the group holds more than the limit at some moment. Each process
+ * has had what it holds then in held or tentative, without a break, since it raised it. One of
+ * these raises was the last. The process that made it read every slot after all those raises. It
+ * saw at least what they had raised, which is more than the limit. So it did not take its bytes,
+ * which contradicts the assumption.
  *
- * What a process that has ended held is cleared by whoever would be over the limit with it.
+ * One of two rivals wins: A process may find only bytes in its way that others have raised and do
+ * not hold yet. Then the process with the lowest slot keeps its raise and looks again. Each other
+ * process lowers its raise, waits until no lower slot has one, and begins again. So the process
+ * with the lowest slot succeeds, and the others follow. A process that does not go on for
+ * BOARD_SILENCE_NANOSECONDS counts as stopped. Its raise then counts as held, and for ten seconds
+ * nobody waits for it again.
+ *
+ * Ended processes: A process that would exceed the limit first clears the slots of members that
+ * have ended.
  *
  * Part of the preload object: libc only.
  */
@@ -28,32 +33,34 @@
 #include "board_slot.h"
 #include "core/base/clock.h"
 
-/* While a rival is waited for it is looked this often whether it lives. */
+/* While a rival is waited for, its liveness is tested this often. */
 #define LOOK_NANOSECONDS UINT64_C(5000000)
 
-/* What the group is found to hold changes while it is looked at: so often it is looked again. */
+/* The sum of the group changes while it is read. After this many sums over the limit the last one
+ * counts. */
 #define LOOKS_MOST 16
 
 struct attempt {
     struct board *board;
     int device;
     uint64_t bytes, limit;
-    uint64_t until;     /* when rivals have been waited for long enough; 0: there was none yet */
-    uint64_t look_due;  /* when it is to be looked again who lives; 0: at once */
-    uint64_t last_seen; /* what the group held when it was too much, and which slots did */
-    unsigned looks;     /* how often it was too much */
+    uint64_t until;     /* when the wait for rivals ends; 0: there was none yet */
+    uint64_t look_due;  /* when liveness is to be tested next; 0: at once */
+    uint64_t last_seen; /* fingerprint of the last sum that was over the limit */
+    unsigned looks;     /* sums over the limit so far */
 };
 
 struct sums {
-    uint64_t held;        /* that cannot be waited for */
+    uint64_t held;        /* held, or raised by stopped processes: no wait frees these bytes */
     uint64_t raised;      /* by rivals that may be waited for */
-    uint64_t fingerprint; /* of who holds what */
-    bool rival_below;     /* one of those has a lower slot */
+    uint64_t fingerprint; /* of which slots hold how much */
+    bool rival_below;     /* one of these rivals has a lower slot */
 };
 
 /* ---- the group's numbers ---- */
 
-/* NULL: it is not of the group, or has nothing to do with the device. */
+/* Returns the slot's record of the device; NULL: the slot is not of the group, or does not have the
+ * device. */
 static const struct board_slot_device *member_device(const struct board *board, unsigned index,
                                                      int device)
 {
@@ -68,7 +75,7 @@ static const struct board_slot_device *member_device(const struct board *board, 
 static void add_member(struct sums *sums, const struct board *board, unsigned index,
                        const struct board_slot_device *member, uint64_t now)
 {
-    /* In this order: see above. */
+    /* tentative before held: see the file's opening comment. */
     uint64_t raised = atomic_load_explicit(&member->tentative, memory_order_seq_cst);
     uint64_t held = atomic_load_explicit(&member->held, memory_order_seq_cst);
     uint64_t token = atomic_load_explicit(&board->map->slots[index].token, memory_order_relaxed);
@@ -107,7 +114,7 @@ static void clear_ended_members(struct board *board, int device)
     board_probe_end(&probe);
 }
 
-/* ---- rivals that do not go on ---- */
+/* ---- rivals that have stopped ---- */
 
 static bool has_raised(const struct board *board, unsigned index, int device, uint32_t *raises)
 {
@@ -126,7 +133,7 @@ static void remember_rivals(struct board *board, int device)
         board->is_rival[i] = has_raised(board, i, device, &board->rival_raises[i]);
 }
 
-/* Those that still have the raise that they had when the wait began. */
+/* Notes as stuck the rivals that still have the raise that they had when the wait began. */
 static void note_stuck_rivals(struct board *board, int device, uint64_t now)
 {
     lock_must_be_held(&board->group_lock);
@@ -170,7 +177,8 @@ static void wait_until_none_is_below(const struct attempt *attempt)
 
 enum verdict { WITHIN, OVER, AGAIN };
 
-/* True once it was the same twice, and nobody who has ended is in it. */
+/* True once two sums in a row were equal, after the slots of members that have ended were cleared.
+ * Also true after LOOKS_MOST sums. */
 static bool is_surely_over(struct attempt *attempt, const struct sums *sums)
 {
     if (attempt->looks++ == 0)
@@ -218,7 +226,8 @@ static enum verdict look(struct attempt *attempt)
     return wait_for_rivals(attempt, &sums, now);
 }
 
-/* With nobody but its own threads, whose sum is the number itself: relaxed. */
+/* Takes bytes for a process without a group. Relaxed: the one number is the whole sum, and only
+ * threads of this process change it. */
 static bool take_alone(struct board *board, int device, uint64_t bytes, uint64_t limit)
 {
     board_word *held = &board->held[device];
@@ -240,7 +249,7 @@ static bool take_of_group(struct attempt *attempt)
     do
         verdict = look(attempt);
     while (verdict == AGAIN && board_member_slot(board));
-    /* Somebody may have taken the board away meanwhile: then the sums say nothing. */
+    /* The file may have been truncated or replaced meanwhile. Then the sums say nothing. */
     bool is_member = board_member_slot(board) != NULL;
     if (verdict == WITHIN && is_member) {
         atomic_fetch_add_explicit(&own_device(board, attempt->device)->held, attempt->bytes,
@@ -267,7 +276,7 @@ bool board_group_take(struct board *board, int device, uint64_t bytes, uint64_t 
     return taken;
 }
 
-/* No more than there is. */
+/* Lowers the word by the bytes, but not below 0. */
 static void lower(board_word *word, uint64_t bytes)
 {
     uint64_t before = atomic_load_explicit(word, memory_order_relaxed);

@@ -1,5 +1,5 @@
 /*
- * Joining the board and leaving it (board.h).
+ * Joins the board and leaves it (board.h).
  *
  * Part of the preload object: libc only.
  */
@@ -20,7 +20,8 @@
 #include "core/base/futex.h"
 #include "core/base/process.h"
 
-/* The file may be removed, or replaced, just when it is opened. */
+/* Another process may remove or replace the file just when it is opened, so the join is tried this
+ * often. */
 #define TRIES 3
 
 static const char no_memory[] = "memory is short";
@@ -39,7 +40,8 @@ static struct board *make_board(const char *group)
     return board;
 }
 
-/* Not 0, and not that of another process: on one machine the clock alone would almost do. */
+/* Returns a token that is not 0 and not another process's. On one machine the clock alone would
+ * almost be enough. */
 static uint64_t random_token(void)
 {
     uint64_t token = 0;
@@ -48,7 +50,8 @@ static uint64_t random_token(void)
     return token ? token : 1;
 }
 
-/* The lowest that is free: few slots have to be looked at then. Returns NULL, or why not. */
+/* Takes the lowest free slot, so that readers have few slots to look at. Returns NULL, or the
+ * reason for failure. */
 static const char *take_slot(struct board *board, int fd)
 {
     for (board->slot = 0; board->slot < BOARD_SLOTS; board->slot++) {
@@ -86,7 +89,8 @@ static void fill_slot(struct board *board, bool visits)
     atomic_store_explicit(&slot->token, board->token, memory_order_seq_cst);
 }
 
-/* The lock must outlast the descriptor: where a file system has locks of its own, it may not. */
+/* Tests that the lock outlasts the descriptor: it may not on a file system with locks of its own.
+ */
 static const char *check_lock(struct board *board)
 {
     struct board_probe probe = board_probe_begin(board);
@@ -112,7 +116,7 @@ static const char *map_and_take_slot(struct board *board, int fd, struct board_p
     return why ? why : take_slot(board, fd);
 }
 
-/* Returns NULL, or why not; *again: it may be otherwise the next time. */
+/* Returns NULL, or the reason for failure. *again: another try may succeed. */
 static const char *join(struct board *board, const char *base, bool *again)
 {
     struct board_passing *passing;
@@ -144,7 +148,7 @@ static const char *join_patiently(struct board *board, const char *base, bool vi
         why = join(board, base, &again);
     if (why)
         return why;
-    /* From here on a child sees that it is one. */
+    /* From here on struct board is zeroed in a child, which tells it that it is one. */
     if (madvise(board, sizeof *board, MADV_WIPEONFORK) != 0) {
         unmap(board);
         return "this system cannot keep memory from children";
@@ -206,8 +210,8 @@ void board_leave(struct board *board)
     if (!slot)
         return;
     board_publish_ending(board);
-    /* Relaxed: other threads may still be on their way; what they store is looked at by nobody once
-     * the process has ended. */
+    /* Relaxed: other threads may still be using the board. Nobody reads what they store once the
+     * process has ended. */
     atomic_store_explicit(&board->left, true, memory_order_relaxed);
     for (unsigned i = 0; i < BOARD_ENTRIES; i++)
         atomic_store_explicit(&slot->entries[i].open, 0, memory_order_relaxed);
@@ -215,7 +219,8 @@ void board_leave(struct board *board)
 
 void board_forget(struct board *board)
 {
-    /* The child's own copy is zeroed (board_state.h), and its mapping is not there. */
+    /* The kernel has zeroed the child's copy of struct board (board_state.h), and the child lacks
+     * the mapping. */
     (void)board;
     board_file_forget();
 }

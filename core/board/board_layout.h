@@ -1,10 +1,10 @@
 /*
- * What stands in the board's file (board.h): a header, and a slot for each process.
+ * The contents of the board's file (board.h): a header, and one slot for each process.
  *
- * Integers of fixed size at their natural places, all of them atomic, since any process may write
- * any of them at any time. Whoever moves a word changes BOARD_VERSION, which is in the file's name:
- * processes of two versions are on two boards. A word that was unused may get a meaning, in which 0
- * says nothing.
+ * All fields are integers of fixed size at natural alignment. They are atomic, since any process
+ * may write any of them at any time. A change that moves a field must change BOARD_VERSION, which
+ * is part of the file's name: processes of two versions use two boards. An unused field may get a
+ * meaning, if 0 in it then says nothing.
  */
 #ifndef CUDAPOOL_CORE_BOARD_LAYOUT_H
 #define CUDAPOOL_CORE_BOARD_LAYOUT_H
@@ -20,72 +20,72 @@
 typedef _Atomic(uint64_t) board_word;
 typedef _Atomic(uint32_t) board_half;
 
-/* A device of which a process had memory that has ended. */
+/* A device of which a process that has ended had memory. */
 struct board_ended {
     board_word uuid[2];
-    board_word at; /* when that was found: nanoseconds of the monotonic clock; 0: never */
+    board_word at; /* when the end was found: nanoseconds of the monotonic clock; 0: never */
 };
 #define BOARD_ENDED 64u
 
 struct board_header {
-    board_word magic;    /* BOARD_MAGIC, once the file has its length */
-    board_half used;     /* slots that were ever taken; those behind them need not be looked at */
-    board_half unused_1; /* so that words lie at their natural places */
+    board_word magic;    /* BOARD_MAGIC, stored once the file has its full length */
+    board_half used;     /* 1 + the highest slot ever taken; readers skip the slots after it */
+    board_half unused_1; /* aligns the words after it */
     struct board_ended ended[BOARD_ENDED];
     board_word unused[318];
 };
 
-/* A device that a process has to do with. Its memory, as the process accounts for it, is what is
- * handed out and what is kept for the next request. */
+/* A device that a process uses. The process accounts for its memory as live (with the program),
+ * cached and pending bytes. */
 struct board_slot_device {
     board_word uuid[2];
-    board_word cached, pending;  /* what others can have of it: at once, after the GPU is past it */
-    board_word held, tentative;  /* of the group's limit (board_group.c) */
-    board_word given;            /* to others so far */
+    board_word cached, pending;  /* what others can have: at once; once GPU work has completed */
+    board_word held, tentative;  /* of the group's limit, see board_group.c */
+    board_word given;            /* to other processes so far */
     board_half raises, reserved; /* how often tentative was raised, modulo 2^32 */
 };
 
 enum board_entry_kind { BOARD_RECLAIM = 1, BOARD_TRIM = 2, BOARD_TELL = 3 };
 
-/* A demand, as far as it concerns one process: in the slot of who asks. */
+/* The part of a demand that concerns one process. It lies in the slot of the asking process. */
 struct board_entry {
-    board_half open; /* 1: it counts. The release store pairs with the acquire load of who is asked,
-                        for what stands below */
+    board_half open; /* 1: the entry is valid. The release store pairs with the acquire load of the
+                        process that is asked, for the fields below */
     board_half kind;
-    board_half slot;    /* of who is asked; BOARD_EVERYBODY: of all */
-    board_half number;  /* of the demand, of who asks, modulo 2^32 */
-    board_word token;   /* of who is asked */
+    board_half slot;    /* of the process that is asked; BOARD_EVERYBODY: of all */
+    board_half number;  /* of the demand, as the asking process counts them, modulo 2^32 */
+    board_word token;   /* of the process that is asked */
     board_word uuid[2]; /* 0: every device */
     board_word bytes;   /* wanted */
-    board_word served;  /* given so far; counted by who is asked */
+    board_word served;  /* given so far; counted by the process that is asked */
 };
 #define BOARD_ENTRIES   48u
 #define BOARD_EVERYBODY UINT32_MAX
 
-/* Whether somebody answers demands. Who comes to its end answers nobody any more, but what it has
- * is the driver's as soon as it is over: so that counts as pending until then. */
+/* Whether a process answers demands. An ending process answers no more, but the driver has its
+ * memory once it has ended. So all that it had counts as pending until then. */
 enum board_listens { BOARD_DEAF, BOARD_LISTENS, BOARD_ENDS };
 
-/* Who has the lock on byte N of the file owns slot N. */
+/* The process that holds the lock on byte N of the file owns slot N. */
 struct board_slot {
-    /* A random number, which tells the owner from those before and after; 0: nobody's. Stored last
-     * when the slot is taken, first when it is cleared. */
+    /* A random number that tells the slot's owner from earlier and later ones; 0: the slot is free.
+     * It is stored last when the slot is taken, and first when the slot is cleared. */
     board_word token;
     board_half pid;
     board_half listens;      /* enum board_listens */
-    board_half device_count; /* stored after the device's uuid */
-    /* Counts up whenever somebody asks, or the process itself wakes its housekeeper, modulo 2^32;
-     * the word on which that sleeps. And up to which count all demands have been looked at: the
-     * word on which those sleep who have asked. */
+    board_half device_count; /* stored after the new device's uuid */
+    /* wake counts up, modulo 2^32, whenever another process asks or this process wakes its
+     * housekeeper. The housekeeper sleeps on this word. answered is the value of wake up to which
+     * all demands were looked at. Processes that have asked sleep on this word. */
     board_half wake, answered;
     board_half visits; /* 1: a tool, which has no memory to give */
     board_word pid_namespace, start_ticks;
-    board_word group[BOARD_GROUP_BYTES / 8]; /* text; 0: none */
+    board_word group[BOARD_GROUP_BYTES / 8]; /* text; 0: no group */
     board_word unused[18];
     struct board_slot_device devices[BOARD_DEVICES];
     struct board_entry entries[BOARD_ENTRIES];
-    /* Of what is pending on each of the devices: freed in a stream's order, so that nobody waits
-     * for it. 0 in slots of processes that do not tell. */
+    /* The part of each device's pending bytes that was freed in stream order, so that nobody waits
+     * for it. 0 in slots of processes that do not publish this. */
     board_word in_order[BOARD_DEVICES];
 };
 

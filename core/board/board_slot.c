@@ -7,20 +7,21 @@
 
 unsigned board_slots(const struct board *board)
 {
-    /* Pairs with the exchange in note_used (board_join.c): whoever has raised his bytes is seen. */
+    /* Pairs with the compare-and-exchange in note_used (board_join.c): a rival's slot is seen once
+     * the rival has raised its bytes. */
     uint32_t used = atomic_load_explicit(&board->map->header.used, memory_order_seq_cst);
     if (used <= board->slot)
         used = board->slot + 1;
     return used < BOARD_SLOTS ? used : BOARD_SLOTS;
 }
 
-/* A part of a slot, whatever stands there. */
+/* One word of a slot, whichever field lies there. */
 typedef _Atomic(uint64_t) __attribute__((may_alias)) any_word;
 
 void board_slot_clear(struct board_slot *slot)
 {
     any_word *words = (any_word *)slot;
-    /* First of all: whoever sees another word of the clearing sees that nobody has the slot. */
+    /* Token first: a reader that sees another cleared word also sees that the slot is free. */
     atomic_store_explicit(&slot->token, 0, memory_order_seq_cst);
     for (unsigned i = 0; i < sizeof *slot / sizeof *words; i++)
         atomic_store_explicit(&words[i], 0, memory_order_release);
@@ -28,7 +29,8 @@ void board_slot_clear(struct board_slot *slot)
 
 uint64_t board_token_of_other(const struct board *board, unsigned slot)
 {
-    /* Pairs with the store in take_slot (board_join.c), for all that the owner has put there. */
+    /* Pairs with the store in fill_slot (board_join.c), for all that the owner has stored before
+     * it. */
     return slot == board->slot
                ? 0
                : atomic_load_explicit(&board->map->slots[slot].token, memory_order_seq_cst);
@@ -36,7 +38,8 @@ uint64_t board_token_of_other(const struct board *board, unsigned slot)
 
 bool board_is_still(const struct board_slot *slot, uint64_t token)
 {
-    /* What was read before stays before. Pairs with the store in board_slot_clear. */
+    /* Keeps earlier reads of the slot before the load of token. Pairs with the store in
+     * board_slot_clear. */
     atomic_thread_fence(memory_order_acquire);
     return atomic_load_explicit(&slot->token, memory_order_relaxed) == token;
 }
@@ -55,7 +58,7 @@ struct board_bytes board_bytes_of(const struct board_slot *slot, unsigned place,
     const struct board_slot_device *device = &slot->devices[place];
     struct board_bytes bytes;
     uint64_t cached = atomic_load_explicit(&device->cached, memory_order_relaxed);
-    /* Pairs with the store in board_publish, for what was given before. */
+    /* Pairs with the release store in board_publish, for the bytes that were given before it. */
     uint64_t pending = atomic_load_explicit(&device->pending, memory_order_acquire);
     bytes.cached = smaller_of(cached, total);
     uint64_t in_order = atomic_load_explicit(&slot->in_order[place], memory_order_relaxed);

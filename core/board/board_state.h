@@ -1,9 +1,9 @@
 /*
- * The board as one process has it (board.h): for core/board's own sources, and their tests.
+ * One process's view of the board (board.h), for the sources in core/board and their tests.
  *
- * struct board lies in memory that the kernel hands zeroed to every child of a fork
- * (MADV_WIPEONFORK), however the child was made. The mapping of the file is not there in a child at
- * all. So in a child map is NULL, and board_own_slot gives NULL: no function touches the file.
+ * struct board lies in memory that the kernel zeroes in every forked child, however the child was
+ * made (MADV_WIPEONFORK). A child does not have the mapping of the file either. So map is NULL in a
+ * child, board_own_slot returns NULL, and no function touches the file.
  */
 #ifndef CUDAPOOL_CORE_BOARD_STATE_H
 #define CUDAPOOL_CORE_BOARD_STATE_H
@@ -13,15 +13,15 @@
 #include "board_layout.h"
 #include "core/base/lock.h"
 
-/* Who has been silent is left alone for so long. */
+/* A process that has been silent is not asked again for this long. */
 #define BOARD_SILENT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
-/* While numbers of others are read, it is looked this often which of them have ended. */
+/* While other processes' numbers are read, the liveness of these is tested this often. */
 #define BOARD_LIFE_NANOSECONDS (UINT64_C(10) * 1000 * 1000)
 
-/* Processes that have been silent, by their tokens, and the count that asked them. Several threads
- * may store, each a whole record whose parts belong together only by chance: then one is asked once
- * more, or once less. */
+/* Processes that have been silent, by their tokens, with the wake count that asked them. Several
+ * threads may store a record at once, so its fields may come from different threads. Then a process
+ * is asked once too often, or once too seldom. */
 #define BOARD_SILENT 64u
 struct board_silent {
     board_word token, until, asked; /* relaxed */
@@ -29,25 +29,25 @@ struct board_silent {
 
 struct board_target {
     uint32_t slot;
-    uint32_t asked; /* the count of its wake word that asked it */
+    uint32_t asked; /* the value of its wake word when it was asked */
     uint64_t token;
     uint64_t given_before, given, pending, in_order; /* as last read from its slot */
-    uint32_t entry;              /* in the own slot; BOARD_ENTRIES: none of its own */
-    uint64_t bytes;              /* it is asked for so many */
-    bool had_some;               /* it had said that it has memory to give */
-    bool answered, silent, gone; /* gone: it has ended, or stopped to listen */
+    uint32_t entry; /* index in this process's slot; BOARD_ENTRIES: no entry of its own */
+    uint64_t bytes; /* that it is asked for */
+    bool had_some;  /* it had published that it has memory to give */
+    bool answered, silent, gone; /* gone: it has ended, or stopped listening */
 };
 
-/* A demand of another process, since when it was first seen. Of more than so many the one that was
- * seen first is forgotten, and counts as new. */
+/* A demand of another process, and when it was first seen. If there are more than BOARD_FIRST_SEEN,
+ * the one seen first is forgotten and counts as new. */
 struct board_first_seen {
-    uint64_t token; /* of who asks */
+    uint64_t token; /* of the asking process */
     uint32_t number;
     uint64_t since; /* nanoseconds of the monotonic clock */
 };
 #define BOARD_FIRST_SEEN 64u
 
-/* An entry of another process that this one has looked at, and gives for. */
+/* Another process's entry that this process has looked at, and gives memory for. */
 struct board_seen {
     uint32_t slot, entry;
     uint64_t token;
@@ -55,30 +55,30 @@ struct board_seen {
 };
 #define BOARD_SEEN 512u
 
-/* While it is under way it belongs to the thread that has asked; the lock guards under_way and
- * which entries are taken. */
+/* An active demand belongs to the thread that asked. The board lock guards under_way and the set of
+ * used entries. */
 struct board_demand {
     struct board *board;
     bool under_way, has_waited;
-    uint64_t asked_at; /* on the monotonic clock: silence counts from there */
+    uint64_t asked_at; /* on the monotonic clock; silence counts from this time */
     enum board_entry_kind kind;
     uint32_t number;
     uint64_t uuid[2]; /* 0: every device */
     uint64_t device_total;
-    uint64_t entries; /* a bit for each that it has in the own slot */
+    uint64_t entries; /* a bit for each entry that it has in this process's slot */
     unsigned count;
     struct board_target targets[BOARD_SLOTS];
 };
 _Static_assert(BOARD_ENTRIES <= 64, "a bit for each");
 
-/* What can be had at once, when the GPU is past it, and the same of what was freed in a stream's
- * order, for which nobody waits. */
+/* Bytes that others can have at once, bytes that they can have once GPU work has completed, and
+ * pending bytes that were freed in stream order. Nobody waits for the last. */
 enum board_sort { BOARD_CACHED, BOARD_PENDING, BOARD_IN_ORDER, BOARD_SORTS };
 
-/* Of a process that may be asked, when it was looked at. */
+/* What was read of a process that may be asked. */
 struct board_candidate {
     uint32_t slot;
-    bool planned[BOARD_SORTS]; /* to be asked for its bytes of this sort */
+    bool planned[BOARD_SORTS]; /* it is to be asked for its bytes of this sort */
     uint64_t token, has[BOARD_SORTS], asked;
 };
 
@@ -88,52 +88,53 @@ struct board {
     uint64_t token;
     uint64_t group[BOARD_GROUP_BYTES / 8]; /* text */
     uint64_t pid_namespace;
-    uint64_t silence;   /* BOARD_SILENCE_NANOSECONDS, or what a test has more patience for */
+    uint64_t silence;   /* BOARD_SILENCE_NANOSECONDS, or longer in a test */
     _Atomic bool left;  /* board_leave was called */
-    _Atomic bool moved; /* another file is where this one was */
+    _Atomic bool moved; /* another file has replaced the board's */
 
-    /* The file, for looking at its locks. */
+    /* The file, for testing its locks. */
     char path[PATH_MAX];
     uint64_t device, inode;
-    board_word life_due;    /* when it is looked again who has ended; relaxed */
-    _Atomic bool life_busy; /* a thread looks: acquired, and released */
+    board_word life_due;    /* when liveness is to be tested next; relaxed */
+    _Atomic bool life_busy; /* a thread tests liveness; acquired and released */
 
-    /* The devices. Guarded by the board lock where they are added; the release store to
-     * device_count pairs with the acquire loads of all others. */
+    /* The devices. The board lock guards their addition. The release store to device_count pairs
+     * with the acquire loads of all readers. */
     pthread_mutex_t lock; /* the board lock */
     board_half device_count;
     uint64_t uuids[BOARD_DEVICES][2];
-    /* What the process holds of its group's limit, which nobody else can write. */
+    /* What the process holds of its group's limit, in memory that no other process can write. */
     board_word held[BOARD_DEVICES];
 
-    /* Demands of this process. */
+    /* This process's demands. */
     uint64_t entries;      /* a bit for each in use; guarded by the board lock */
     uint32_t demand_count; /* so far, modulo 2^32; guarded by the board lock */
     struct board_demand demands[BOARD_DEMANDS];
     struct board_candidate candidates[BOARD_SLOTS]; /* guarded by the board lock */
     struct board_silent silent[BOARD_SILENT];
 
-    /* Demands of others; for one thread, the housekeeper. Counts of the wake word. */
-    uint32_t slept;  /* when it last came back from its sleep */
-    uint32_t looked; /* before demands were last looked at */
-    bool has_looked; /* since they were last answered */
-    bool was_asked;  /* when demands were last looked at, there were some */
+    /* Demands of other processes, for one thread, the housekeeper. slept and looked are values of
+     * the wake word. */
+    uint32_t slept;  /* when the thread last woke up */
+    uint32_t looked; /* before the thread last looked at demands */
+    bool has_looked; /* demands were looked at since they were last answered */
+    bool was_asked;  /* there were demands when they were last looked at */
     unsigned wakes_for_nothing;
     struct board_first_seen first_seen[BOARD_FIRST_SEEN];
-    unsigned seen_count; /* since has_looked was set */
+    unsigned seen_count; /* counted since has_looked was set */
     struct board_seen seen[BOARD_SEEN];
-    board_half calls;  /* of board_wake; a futex for a process that has no slot any more */
-    uint32_t calls_of; /* when it last came back */
+    board_half calls;  /* of board_wake; the futex of a process that has lost its slot */
+    uint32_t calls_of; /* value of calls when the thread last woke up */
 
-    /* Groups: guarded by the group lock, which is held while a rival is waited for. */
+    /* Groups. The group lock guards these, and is held while a rival is waited for. */
     pthread_mutex_t group_lock;
     uint32_t rival_raises[BOARD_SLOTS];
     bool is_rival[BOARD_SLOTS];
-    struct board_silent stuck[BOARD_SILENT]; /* processes between two steps that do not go on */
+    struct board_silent stuck[BOARD_SILENT]; /* processes that have stopped between two steps */
 };
 
-/* The own slot, also at the process's end; NULL where the process is not on the board (any more).
- */
+/* Returns this process's slot, also after board_leave; NULL where the process is not, or no longer,
+ * on the board. */
 static inline struct board_slot *board_member_slot(const struct board *board)
 {
     if (!board || !board->map || atomic_load_explicit(&board->moved, memory_order_relaxed))
@@ -143,7 +144,7 @@ static inline struct board_slot *board_member_slot(const struct board *board)
     return token != 0 && token == board->token ? slot : NULL;
 }
 
-/* The same, until board_leave. */
+/* Returns this process's slot until board_leave is called, and NULL from then on. */
 static inline struct board_slot *board_own_slot(const struct board *board)
 {
     struct board_slot *slot = board_member_slot(board);

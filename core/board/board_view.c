@@ -1,5 +1,5 @@
 /*
- * What this process shows on the board, and what it sees of others (board.h).
+ * Publishes this process's numbers, and reads those of other processes (board.h).
  *
  * Part of the preload object: libc only.
  */
@@ -31,7 +31,8 @@ static int add_device(struct board *board, const uint64_t uuid[2])
     memcpy(board->uuids[place], uuid, sizeof board->uuids[place]);
     atomic_store_explicit(&slot->devices[place].uuid[0], uuid[0], memory_order_relaxed);
     atomic_store_explicit(&slot->devices[place].uuid[1], uuid[1], memory_order_relaxed);
-    /* In one order with what is taken of a group's limit (board_group.c). */
+    /* Sequentially consistent, as all loads and stores that take bytes of a group's limit
+     * (board_group.c). */
     atomic_store_explicit(&slot->device_count, place + 1, memory_order_seq_cst);
     atomic_store_explicit(&board->device_count, place + 1, memory_order_release);
     return (int)place;
@@ -64,9 +65,10 @@ void board_publish(struct board *board, int device, uint64_t cached, uint64_t pe
     struct board_slot *slot = board_own_slot(board);
     if (!slot || device < 0)
         return;
-    /* Relaxed: a number of its own; board_answered releases it for who has asked. */
+    /* Relaxed: nothing else is read because of this number. The store in board_answered releases it
+     * to the asking process. */
     atomic_store_explicit(&slot->devices[device].cached, cached, memory_order_relaxed);
-    /* Pairs with the load in board_bytes_of, for what was given before. */
+    /* Pairs with the acquire load in board_bytes_of, for the bytes that were given before. */
     atomic_store_explicit(&slot->devices[device].pending, pending, memory_order_release);
 }
 
@@ -75,7 +77,7 @@ void board_publish_listening(struct board *board, bool listening)
     struct board_slot *slot = board_own_slot(board);
     if (!slot)
         return;
-    /* Who comes to its end goes on doing so. */
+    /* An ending process (BOARD_ENDS) stays in that state. */
     uint32_t before = listening ? BOARD_DEAF : BOARD_LISTENS;
     atomic_compare_exchange_strong_explicit(&slot->listens, &before,
                                             listening ? BOARD_LISTENS : BOARD_DEAF,
@@ -94,7 +96,7 @@ void board_publish_ending(struct board *board)
 
 /* ---- what others have ---- */
 
-/* Nothing where it would not be given. */
+/* Returns the bytes that the slot's process may give, none if it gives nothing. */
 static struct board_bytes had_of(const struct board *board, unsigned index, const uint64_t uuid[2],
                                  uint64_t total, bool of_group, uint64_t now)
 {
@@ -136,7 +138,7 @@ uint64_t board_ended_at(const struct board *board, int device)
                                                 : 0;
 }
 
-/* ---- looking on ---- */
+/* ---- processes on the board ---- */
 
 static void read_text_of(const struct board_slot *slot, char text[BOARD_GROUP_BYTES])
 {
@@ -145,7 +147,7 @@ static void read_text_of(const struct board_slot *slot, char text[BOARD_GROUP_BY
         memcpy(text + sizeof word * i, &word, sizeof word);
     }
     text[BOARD_GROUP_BYTES - 1] = '\0';
-    /* It may be printed. */
+    /* Callers may print the text, so it must be printable. */
     for (char *c = text; *c; c++)
         if (*c <= ' ' || *c > '~')
             *c = '?';

@@ -9,9 +9,10 @@
 struct capture {
     CUstream stream;
     CUcontext context;
-    uint64_t thread;      /* whose own stream it is, where the handle means that; else 0 */
-    struct context *root; /* with which it ends: the context's record, or that of a green
-                             one's primary context; NULL: not known */
+    uint64_t thread; /* the thread whose own stream it is (CU_STREAM_PER_THREAD), else 0 */
+    /* The capture ends with this context: the stream's own, or the primary one of its green
+     * context; NULL: not known. */
+    struct context *root;
     struct capture *next;
 };
 
@@ -53,7 +54,8 @@ static CUcontext context_of_stream(const struct driver *driver, CUstream stream)
     return context;
 }
 
-/* A thread has a stream of its own in every context. */
+/* The context is compared only for a thread's own stream, since a thread has one in every
+ * context. */
 static struct capture **find(struct pool *pool, CUstream stream)
 {
     lock_must_be_held(&pool->fence_lock);
@@ -66,7 +68,7 @@ static struct capture **find(struct pool *pool, CUstream stream)
     return link;
 }
 
-/* So many captures more than there were. */
+/* Changes the number of captures, and the capturing bit of the registry's generation with it. */
 static void add(struct pool *pool, int change)
 {
     struct captures *captures = &pool->captures;
@@ -81,7 +83,7 @@ static void add(struct pool *pool, int change)
                                   memory_order_relaxed);
 }
 
-/* Relaxed: see where it is. */
+/* Relaxed: see struct captures. */
 static void add_unowned(struct pool *pool, int change)
 {
     atomic_fetch_add_explicit(&pool->captures.unowned, (unsigned)change, memory_order_relaxed);
@@ -129,7 +131,8 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread)
     struct capture *capture = make_known(pool, stream);
     if (capture)
         TELL_KINDS(pool, capture_began, pool, capture, stream);
-    /* Without a record the count never falls back to 0: the driver answers from now on. */
+    /* Without a record, the count never falls back to 0: the driver answers every call from now
+     * on. */
     if (pool->captures.owned == owned)
         add_unowned(pool, 1);
     add(pool, 1);
@@ -157,7 +160,8 @@ bool capture_is_spoilt(struct pool *pool, const struct capture *capture)
     lock_must_be_held(&pool->fence_lock);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     struct context *root = capture->root;
-    /* Streams are destroyed under the lock, or with their context. */
+    /* The stream exists: streams are destroyed under the fence lock, or with their context, pinned
+     * here. */
     if (!pool->driver->cuStreamIsCapturing || !stream_is_created(capture->stream) || !root ||
         !context_pin(root, context_generation(root)))
         return false;

@@ -29,7 +29,7 @@ static unsigned long long read_id(struct pool *pool, CUcontext handle)
     return id;
 }
 
-/* All zero, with room for what the kinds keep. */
+/* Returns a zeroed context record with room for each kind's data, or NULL. */
 static struct context *allocate_record(const struct kind *const *kinds)
 {
     size_t bytes = sizeof(struct context);
@@ -46,7 +46,8 @@ static struct context *allocate_record(const struct kind *const *kinds)
     return context;
 }
 
-/* With what never changes in it: others look at that without a lock. */
+/* Makes a record. Sets all fields that never change once the record is listed, since other threads
+ * read these fields without a lock. */
 static struct context *make_context(struct pool *pool, struct device *device, bool primary)
 {
     struct context *context = allocate_record(pool->kinds);
@@ -92,7 +93,7 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
         context = make_context(pool, device, identity->primary);
     if (!context || !registry_add(registry, (struct context_handle){.handle = identity->handle,
                                                                     .context = context}))
-        return NULL; /* a fresh one is lost: memory is short, and that once */
+        return NULL; /* memory is short; a fresh record, which nobody knows yet, leaks */
     context->handle = identity->handle;
     atomic_store_explicit(&context->id, id_of(identity), memory_order_relaxed);
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
@@ -109,16 +110,20 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     return context;
 }
 
-/* Before a second context is known to anybody: blocks behind barriers might be reached from outside
- * the barrier. So there are no more barriers, and what the new context does comes after those that
- * were raised. Nothing is waited for here: what the barriers wait for may need this thread. */
+/* Called before a second context is known to any thread. A barrier orders only the later work of
+ * its own context, and other contexts might reach blocks that were reused after it. So no more
+ * barriers are raised, and the new context's work is ordered after the barriers already raised.
+ * This thread waits for the barriers only if that order is impossible, since their work may need
+ * this thread. */
 static void close_barriers(struct pool *pool, CUcontext handle)
 {
     atomic_store_explicit(&pool->several_contexts, true, memory_order_release);
-    /* One that is being raised is known after that. */
+    /* Waits for a thread that is raising a barrier. epoch_raise_barrier holds the fence lock
+     * meanwhile, so the loop below finds its barrier. */
     lock_take(&pool->fence_lock, LOCK_FENCE);
     lock_give(&pool->fence_lock);
-    /* A synchronise of one context says nothing of the others. */
+    /* Without cuCtxRecordEvent the pool relies on synchronises, and a synchronise covers only its
+     * own context's work. */
     if (!pool->driver->cuCtxRecordEvent)
         context_step_aside_everywhere(pool);
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
@@ -131,15 +136,16 @@ static bool is_same(const struct context *context, unsigned long long id)
     return !known || !id || known == id;
 }
 
-/* The context that we knew by this handle ended without our being told. Another thread may have
- * buried it meanwhile. */
+/* Notes that the entry's context has ended without the pool's knowledge. Does nothing if another
+ * thread has noted that end meanwhile, since the generation differs then. */
 static void bury(struct pool *pool, const struct context_handle *entry)
 {
     context_end_begin(pool, entry->context, false);
     context_end_finish(pool, entry->context, entry->generation, true);
 }
 
-/* This alias alone: the green context's own handle may be another's by now. */
+/* Removes this handle of a green context, and no other of its handles. The pointer dropped->green
+ * may stand for a newer green context by now. */
 static void drop_handle(struct pool *pool, const struct context_handle *dropped)
 {
     struct registry *registry = &pool->registry;
@@ -152,7 +158,8 @@ static void drop_handle(struct pool *pool, const struct context_handle *dropped)
     lock_give(&registry->lock);
 }
 
-/* Whether the handle still means what it did when the entry was made. id: of what it means now. */
+/* Whether the handle still stands for the context for which the entry was made. id: the driver's id
+ * of the context that has the handle now; 0: it has none. */
 static bool still_means(const struct context_handle *entry, unsigned long long id)
 {
     if (!entry->green)
@@ -160,7 +167,8 @@ static bool still_means(const struct context_handle *entry, unsigned long long i
     return !entry->id || !id || entry->id == id;
 }
 
-/* Of an owner that has ended, while the thread that has ended it has not come to tell. */
+/* Removes the handle of a context that has ended, although the thread that ended it has not
+ * notified the pool yet. */
 static void give_up_handle(struct pool *pool, const struct context_handle *entry)
 {
     if (entry->green)
@@ -169,8 +177,9 @@ static void give_up_handle(struct pool *pool, const struct context_handle *entry
         bury(pool, entry);
 }
 
-/* False where that is not possible yet: there is another context and the barriers are not closed,
- * or the handle is known: perhaps its last owner is still being ended by another thread. */
+/* Lists the context. Returns false, after a nap, if the context cannot be listed yet. This is so if
+ * another context exists and the barriers are not closed, or if the handle is still listed. In the
+ * second case another thread may still be ending the handle's previous context. */
 static bool list_context(struct pool *pool, struct device *device, const struct context *identity,
                          uint64_t started, struct context **context)
 {
@@ -188,8 +197,9 @@ static bool list_context(struct pool *pool, struct device *device, const struct 
     return ready;
 }
 
-/* Whoever ended it may have looked for it before it was listed, and so not have found it: that is
- * over when the primary lock is ours. */
+/* Whether a thread has ended the context before it was listed. Such a thread did not find the
+ * context, and so did not note its end. A thread that ends a primary context holds the primary lock
+ * until it has noted the end. */
 static bool has_ended_unseen(struct pool *pool, const struct context *identity)
 {
     lock_take(&pool->primary_lock, LOCK_PRIMARY);
@@ -223,7 +233,7 @@ struct context *context_register(struct pool *pool, CUcontext handle, CUdevice o
         bool known = registry_look_up(pool, handle, &found);
         if (known && still_means(&found, id_of(&identity)))
             return found.context;
-        /* Or it is we who come late. */
+        /* The driver has given the handle to another context since this thread read the id. */
         if (known && read_id(pool, handle) != id_of(&identity))
             return NULL;
         if (known)
@@ -249,8 +259,9 @@ static CUcontext retain_and_release(const struct driver *driver, CUdevice device
     return primary;
 }
 
-/* The device's primary context, where there is one; leaves no retain behind. Under the lock that
- * the last release is told under: ours must not be the last. */
+/* Returns the device's primary context, or NULL. Its count of retains stays as it was. The
+ * program's last release is made under the primary lock, too, so the release here never ends the
+ * context. */
 static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
 {
     CUcontext primary = NULL;
@@ -265,7 +276,7 @@ static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
 
 bool context_primary_lives_on(struct pool *pool, const struct context *context)
 {
-    /* Another thread may have made a new one meanwhile, at this handle or another. */
+    /* Another thread may have made a new primary context meanwhile, with this handle or another. */
     unsigned long long id = read_id(pool, context->handle);
     bool gone = id == 0 && id_of(context) != 0;
     return context_primary_is_active(pool, context->device->ordinal) && !gone &&
@@ -287,7 +298,7 @@ struct context *context_register_current(struct pool *pool, CUcontext handle)
     if (pool->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return NULL;
     bool primary = find_primary_handle(pool, device) == handle;
-    /* Another thread may have ended it before that. */
+    /* Fails if another thread ended the context before find_primary_handle looked for it. */
     if (pool->driver->cuCtxGetDevice(&device) != CUDA_SUCCESS)
         return NULL;
     return context_register(pool, handle, device, primary);
@@ -300,7 +311,7 @@ struct context *context_register_primary(struct pool *pool, CUdevice device)
     return primary ? context_register(pool, primary, device, true) : NULL;
 }
 
-/* False where another has the handle. */
+/* Adds the alias, unless its handle is listed. Returns false if another context has the handle. */
 static bool add_alias(struct pool *pool, struct context_handle alias)
 {
     struct registry *registry = &pool->registry;
@@ -318,8 +329,9 @@ void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device)
 {
     no_lock_may_be_held();
     struct context *context = context_register_primary(pool, device);
-    /* What was known of it was another's that ended unseen: who ends one tells so under the primary
-     * lock, which has been taken above. */
+    /* The pool may still know an earlier green context by this pointer, which ended unseen. A
+     * thread that ends a green context drops its alias under the primary lock.
+     * context_register_primary has taken that lock since, so such a thread has finished. */
     context_drop_alias(pool, green);
     if (context)
         add_alias(pool, (struct context_handle){.green = green, .context = context});
@@ -347,7 +359,7 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
         return;
     struct context_handle found,
         alias = {.handle = handle, .green = green, .context = context, .id = id};
-    /* The handle's last owner may still be being ended by another thread. */
+    /* Another thread may still be ending the context that had this handle before. */
     uint64_t started = monotonic_now();
     while (!add_alias(pool, alias)) {
         if (!registry_look_up(pool, handle, &found))
@@ -369,7 +381,7 @@ void context_drop_alias(struct pool *pool, CUgreenCtx green)
 struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool *green)
 {
     struct context_handle found;
-    /* Read before looking up: what goes stale after this is looked up again. */
+    /* Read before the lookup: if the handle becomes invalid later, the thread looks it up again. */
     uint64_t generation = registry_generation(&pool->registry);
     bool known =
         registry_look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
@@ -378,7 +390,8 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     struct thread_state *thread = &thread_state;
     if (!thread->generation)
         bus_guard_thread();
-    /* Nothing of this holds until all of it does: a signal handler may allocate in between. */
+    /* Generation 0 makes all fields invalid until they are complete: a signal handler may allocate
+     * in between. */
     thread->generation = 0;
     atomic_signal_fence(memory_order_seq_cst);
     thread->handle = handle;
@@ -395,18 +408,19 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 
 /* ---- ending ---- */
 
-/* ends: for good, if the driver's call succeeds. */
+/* ends: the driver's call ends the context for good if it succeeds. */
 static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
 {
     if (ends)
         TELL_KINDS(context, before_end, pool, context);
-    /* Under the fence lock: whoever is recording in it comes to an end first. */
+    /* A thread that records a fence in the context holds the fence lock, so it finishes first. */
     lock_take(&pool->fence_lock, LOCK_FENCE);
     atomic_store(&context->dying, true);
     uint64_t generation = context_generation(context);
     lock_give(&pool->fence_lock);
     TELL_KINDS(context, ending, context, true);
-    /* Pairs with context_pin. Whoever has pinned a context takes no lock that we hold. */
+    /* Pairs with context_pin, which adds to pins and then loads dying. A thread that has pinned the
+     * context never waits for a lock that this thread holds, so this loop ends. */
     uint64_t started = monotonic_now();
     while (atomic_load(&context->pins) != 0)
         patient_nap(started);
@@ -433,7 +447,8 @@ static void forget_context(struct pool *pool, struct context *context)
     lock_give(&pool->registry.lock);
     captures_context_died(pool, context);
     TELL_KINDS(context, ended, pool, context);
-    /* Which of it was this context's is not known: too little room is kept rather than too much. */
+    /* managed_bytes is a sum over the device's contexts, and the part of this one is unknown. A
+     * count that is too low makes too little room, which is better than too much. */
     atomic_store_explicit(&context->device->managed_bytes, 0, memory_order_relaxed);
 }
 

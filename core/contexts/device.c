@@ -10,8 +10,9 @@
 #include "core/base/sandbox.h"
 #include "core/board/board.h"
 
-/* Without a setting, what is freed up to the next fence is 1 / HOT_SHARE_OF_CACHE of the GPU's
- * cache: as much is handed out meanwhile, and the rest is for what the program keeps and reads. */
+/* By default, hot_bytes is 1 / HOT_SHARE_OF_CACHE of the GPU's cache. The program frees that many
+ * bytes up to the next fence, and allocates as many meanwhile. The rest of the cache is for memory
+ * that the program holds and reads. */
 #define HOT_SHARE_OF_CACHE 8u
 
 static struct device *find_device(struct registry *registry, CUdevice ordinal)
@@ -31,15 +32,15 @@ static void read_uuid(const struct driver *driver, struct device *device)
         driver->cuDeviceGetUuid(&device->uuid, device->ordinal);
 }
 
-/* Several fences to a growth budget, so that it is used up and freed in small steps. */
+/* A growth budget takes several fences, so that it is used up and freed in small steps. */
 static uint64_t fence_bytes(uint64_t growth_budget)
 {
     uint64_t most = UINT64_C(16) << 20;
     return growth_budget / 8 < most ? growth_budget / 8 : most;
 }
 
-/* Where the hard limit is narrower than the growth budget, half of what it allows: what has no
- * fence can neither be waited for nor given back there. */
+/* The growth budget, or half of the hard limit if that is less. Near the limit, blocks without a
+ * fence can neither be waited for nor released. */
 static uint64_t budget_inside_limits(const struct device *device)
 {
     uint64_t least = device->limit;
@@ -63,7 +64,7 @@ static uint32_t cuda_version(const struct driver *driver)
     return version > 0 ? (uint32_t)version : 0;
 }
 
-/* All zero, with room for what the kinds keep. */
+/* A zeroed record with room for each kind's data. */
 static struct device *allocate_device(const struct kind *const *kinds)
 {
     size_t bytes = whole_lines(sizeof(struct device));
@@ -80,7 +81,7 @@ static struct device *allocate_device(const struct kind *const *kinds)
     return device;
 }
 
-/* By default a part of the GPU's cache; nothing where the driver does not say how large that is. */
+/* By default a part of the GPU's cache; 0 where the driver does not say how large the cache is. */
 static uint64_t hot_bytes(const struct driver *driver, const struct byte_size *wanted,
                           const struct device *device)
 {
@@ -123,8 +124,8 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     return device;
 }
 
-/* The device has waited for the board where it is to be on it. A later device may be the first such
- * one. */
+/* Notes the board in the figures once joining has completed. A device that is to be on the board
+ * has waited for that. A later device may be the first such one. */
 static void note_board(struct pool *pool)
 {
     struct housekeeper_counters *counters = pool->housekeeper_counters;
@@ -133,8 +134,8 @@ static void note_board(struct pool *pool)
         figures_note_board(counters, pool->alone_because);
 }
 
-/* What the figures say of its limits, and where neighbours are counted. False where memory is
- * short. */
+/* Shows the device's limits in the figures, and sets where other processes are counted. False where
+ * memory is short. */
 static bool show_neighbours(struct pool *pool, struct device *device)
 {
     lock_must_be_held(&pool->registry.lock);
@@ -180,7 +181,7 @@ static void join_board(struct pool *pool)
     pool->alone_because = board ? NULL : why ? why : "no board";
 }
 
-/* Once in a process. */
+/* Joins the board once in a process; other threads wait until that has completed. */
 static void join_once(struct pool *pool)
 {
     uint32_t not_yet = JOINING_NOT_YET;
@@ -195,7 +196,7 @@ static void join_once(struct pool *pool)
     cancellation_restore(cancellation);
 }
 
-/* Without a UUID nobody could tell which device it is. */
+/* A device without a UUID gets no place, since other processes could not identify it. */
 static void find_place_on_board(struct pool *pool, struct device *device)
 {
     static const CUuuid unknown;

@@ -1,5 +1,5 @@
 /*
- * Devices that the pool knows. They are made known when they are first used, and stay.
+ * The devices that the pool knows. A device is made known when it is first used, and stays known.
  */
 #ifndef CUDAPOOL_CORE_DEVICE_H
 #define CUDAPOOL_CORE_DEVICE_H
@@ -8,17 +8,17 @@
 #include "core/board/board.h"
 #include "pool_state.h"
 
-/* The device with this ordinal, made known if it was not; NULL where that is not possible. */
+/* Finds the device with this ordinal, or makes it known. NULL where that is not possible. */
 struct device *context_device(struct pool *pool, CUdevice ordinal);
 
-/* What may be freed without a fence of its own. */
+/* Bytes that may be freed before a fence is due. */
 static inline uint64_t device_fence_bytes(const struct device *device)
 {
     return atomic_load_explicit(&device->fence_bytes, memory_order_relaxed);
 }
 
-/* What the board says that the process holds, and all processes of its group together: the same
- * bytes as device_reserved, from the same functions. False past the group's limit. */
+/* Change the bytes that the board says this process and its group hold. They are the bytes of
+ * device_reserved, changed by the same functions. False past the group's limit. */
 static inline bool device_group_take(struct device *device, uint64_t bytes)
 {
     return !device->board ||
@@ -31,8 +31,8 @@ static inline void device_group_give(struct device *device, uint64_t bytes)
         board_group_give(device->board, device->board_place, bytes);
 }
 
-/* Bytes that the group may still take; UINT64_MAX: as many as there are. Who is not on the board
- * keeps to the group's limit alone, see device->limit. */
+/* Bytes that the group may still take; UINT64_MAX: no limit. A process that is not on the board
+ * keeps to the group's limit by itself, see device->limit. */
 static inline uint64_t device_group_left(const struct device *device)
 {
     if (!device->board || device->group_limit == UINT64_MAX)
@@ -41,8 +41,9 @@ static inline uint64_t device_group_left(const struct device *device)
     return rest_of(device->group_limit, held);
 }
 
-/* What a thread gives back (pool_state.h): before its blocks leave the sums of what is free, and
- * once they are the driver's, or back. */
+/* Count bytes that a thread returns to the driver (struct device). It calls returning_begin before
+ * its blocks leave the sums of what is free. It calls returning_end once the driver has them, or
+ * they are free again. */
 static inline void returning_begin(struct device *device, uint64_t bytes)
 {
     atomic_fetch_add_explicit(&device->returning, bytes, memory_order_relaxed);
@@ -54,17 +55,17 @@ static inline void returning_end(struct device *device, uint64_t bytes)
     atomic_fetch_sub_explicit(&device->returning, bytes, memory_order_relaxed);
 }
 
-/* Bytes of the device that the pool has taken from the driver, or is about to: live, cached,
- * pending and on the way. Each is reserved once, before its block is recorded, and unreserved when
- * it has gone back, or has not come; nobody else writes the number but reserve_take, which reserves
- * inside the limits. Relaxed: it is compared with limits, and no other data is read because of it.
- */
+/* Bytes of the device that the pool has taken from the driver, or is about to take: live, cached,
+ * pending and on the way. A block is reserved once, before it is recorded. It is unreserved when
+ * the driver has it again, or did not give it. Nobody else writes the number but reserve_take,
+ * which reserves inside the limits. Relaxed: it is compared with limits, and no other data is read
+ * because of it. */
 static inline uint64_t device_reserved(const struct device *device)
 {
     return atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
 }
 
-/* Whatever the limits: the driver has given the memory already. */
+/* Reserves whatever the limits are, since the driver has given the memory already. */
 static inline void device_reserve(struct device *device, uint64_t bytes)
 {
     atomic_fetch_add_explicit(&device->reserved_bytes, bytes, memory_order_relaxed);
@@ -78,8 +79,8 @@ static inline void device_unreserve(struct device *device, uint64_t bytes)
     device_group_give(device, bytes);
 }
 
-/* The driver has given so many bytes of the device, of whichever kind, or has them back. What was
- * asked for and refused is in none of this, other than in device_reserved. */
+/* The driver has given so many bytes of the device, of any kind, or has them again. Requests that
+ * were refused count in device_reserved only. */
 static inline void device_count_given(struct device *device, uint64_t bytes)
 {
     uint64_t given =
@@ -93,7 +94,6 @@ static inline void device_count_returned(struct device *device, uint64_t bytes)
     atomic_fetch_sub_explicit(&device->given_bytes, bytes, memory_order_relaxed);
 }
 
-/* Whether memory is short on the device. */
 void device_set_short(struct device *device, bool is_short);
 static inline bool device_is_short(const struct device *device)
 {

@@ -12,18 +12,18 @@
 #include "registry.h"
 #include "rounds.h"
 
-/* A fence that was running is not asked about again sooner, and not much later where it should be
- * over any moment. Nanoseconds. */
+/* A fence that was running is not queried again before this time: nanoseconds. The shorter time
+ * applies where epoch_keeps_up, since the fence should then complete any moment. */
 #define QUERY_INTERVAL      8000u
 #define QUERY_INTERVAL_SOON 1500u
 
-/* So long a thread waits for its turn to ask, at most: nanoseconds. */
+/* The longest that a thread waits for its turn to ask: nanoseconds. */
 #define TURN_NANOSECONDS (20u * QUERY_INTERVAL)
 
-/* So often whoever has recorded a fence asks at once whether it is over. */
+/* The most queries that a thread makes at once about a fence that it has just recorded. */
 #define ASK_AT_ONCE 3u
 
-/* So many epochs in a row without a fence, and the context goes on without the pool. */
+/* After so many epochs in a row without a fence, the driver answers every call in the context. */
 #define FAILURES_MAX 8u
 
 struct fence *epoch_begin_close(struct context *context, bool waitable)
@@ -48,8 +48,8 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     return fence;
 }
 
-/* That its own context cannot be entered from here says nothing of the program's free, which
- * another context may be current for. */
+/* CUDA_ERROR_NOT_PERMITTED means NOT_NOW where the context cannot be made current here. It says
+ * nothing of the program's free, for which another context may be current. */
 static CUresult make_own_event(struct pool *pool, struct context *context, struct fence *fence)
 {
     lock_must_be_held(&pool->fence_lock);
@@ -58,7 +58,7 @@ static CUresult make_own_event(struct pool *pool, struct context *context, struc
     return fence_event_make(pool, context, CUDA_ERROR_NOT_PERMITTED, &fence->own);
 }
 
-/* What closing an epoch is on a driver without cuCtxRecordEvent: the plain cuMemFree's wait. */
+/* Closes an epoch on a driver without cuCtxRecordEvent, by the wait of the plain cuMemFree. */
 static enum record_result synchronise_instead(struct pool *pool, struct context *context,
                                               CUresult *error)
 {
@@ -74,7 +74,8 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
     return judged == RECORDED ? SYNCHRONISED : judged;
 }
 
-/* A context that may be dying is in nobody's fence; the work that it still does is unknown. */
+/* Whether a context may be dying whose work the fence would need. No fence includes such a context,
+ * and its remaining work is unknown. */
 static bool something_is_dying(struct pool *pool, const struct context *own)
 {
     lock_must_be_held(&pool->fence_lock);
@@ -84,7 +85,7 @@ static bool something_is_dying(struct pool *pool, const struct context *own)
     return dying;
 }
 
-/* The round that the fence needs begins after its own event was recorded. */
+/* The round that the fence needs begins after the fence's own event was recorded. */
 static enum record_result record_own_event(struct pool *pool, struct context *context,
                                            struct fence *fence, CUresult *error)
 {
@@ -117,7 +118,7 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
     struct epochs *epochs = &context->epochs;
     uint64_t epoch = fence->epoch;
     epochs->recording = false;
-    /* An epoch that a death of the context has closed meanwhile needs no fence. */
+    /* If the context's death has made the epoch clean meanwhile, the epoch needs no fence. */
     if (result == RECORDED && epoch > epoch_clean(epochs)) {
         fence_publish(epochs, fence);
         counter_add(&context->counters->fences, 1);
@@ -148,7 +149,8 @@ static bool lacks_a_fence(const struct context *context)
     return newest && !epoch_fence_for(&context->epochs, newest, false);
 }
 
-/* Releases and retakes the lock. */
+/* Waits for the thread that is recording, while pending blocks lack a fence. Releases and retakes
+ * the lock. */
 static void await_record(struct context *context)
 {
     lock_must_be_held(&context->lock);
@@ -161,8 +163,8 @@ static void await_record(struct context *context)
     }
 }
 
-/* Nobody else asks: epochs.querying is ours, and the fence has us as a user; or nobody else knows
- * it yet. */
+/* No other thread asks about the fence. Either this thread has set epochs.querying and counts among
+ * the fence's users, or no other thread knows the fence yet. */
 static enum fence_answer ask_driver(struct pool *pool, struct fence *fence)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
@@ -180,7 +182,7 @@ bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
            now - atomic_load_explicit(&epochs->asked_at, memory_order_relaxed) >= interval;
 }
 
-/* The context's own work is over up to there. */
+/* The context's own work has completed up to this epoch's fence. */
 __attribute__((noinline)) static void clean_marks(struct context *context, uint64_t epoch)
 {
     lock_must_be_held(&context->lock);
@@ -188,7 +190,7 @@ __attribute__((noinline)) static void clean_marks(struct context *context, uint6
     TELL_KINDS(context, host_work_changed, context);
 }
 
-/* The same where there may be none. */
+/* clean_marks, where there mostly are no marks. */
 static inline void clean_host_work(struct context *context, uint64_t epoch)
 {
     lock_must_be_held(&context->lock);
@@ -196,11 +198,11 @@ static inline void clean_host_work(struct context *context, uint64_t epoch)
         clean_marks(context, epoch);
 }
 
-/* A fence that is older, in nanoseconds, is not over soon. */
+/* A fence that has run longer than this does not complete soon: nanoseconds. */
 #define FENCE_IS_LATE 30000u
 
-/* Late is what was not over when the driver was asked: how long its answer has taken says nothing
- * of the GPU. */
+/* A fence's age counts up to when the driver was asked: how long the answer took says nothing of
+ * the GPU. */
 static void note_answer(struct context *context, const struct fence *fence, uint64_t asked_at,
                         enum fence_answer answer)
 {
@@ -209,10 +211,12 @@ static void note_answer(struct context *context, const struct fence *fence, uint
     bool over = answer == FENCE_OVER, late = asked_at - fence->recorded_at > FENCE_IS_LATE;
     if (!over)
         atomic_store_explicit(&epochs->asked_at, monotonic_now(), memory_order_relaxed);
-    /* The work is of its own context: another's that goes on for ever does not keep it. */
+    /* Marks are of the context's own work, so another context's endless work must not preserve
+     * them. */
     if (over || answer == FENCE_OWN_OVER)
         clean_host_work(context, fence->epoch);
-    /* One that is over, and that none of several threads has needed until now, says nothing. */
+    /* A completed fence says nothing if it is late only because none of several threads asked
+     * sooner. */
     if (over ? !late || !epochs->shared : late)
         atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
 }
@@ -271,9 +275,9 @@ void epoch_ask_all_in_turn(struct pool *pool, struct context *context)
     epoch_ask_all(pool, context);
 }
 
-/* ---- recording one ---- */
+/* ---- recording a fence ---- */
 
-/* Nobody else knows the fence yet. Answers how often the driver was asked. */
+/* No other thread knows the fence yet. Returns how often the driver was asked. */
 static unsigned ask_at_once(struct pool *pool, struct fence *fence, enum fence_answer *answer)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
@@ -336,7 +340,7 @@ CUresult epoch_settle_record(struct pool *pool, struct context *context,
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     if (recorded->unusable || recorded->hopeless)
         context_step_aside(context);
-    /* What no fence covers could not be given back if memory ran out before the next one. */
+    /* Blocks without a fence could not be released if memory ran out before the next fence. */
     if (recorded->unfenced)
         TELL_KINDS(context, is_unfenced, pool, context);
     return recorded->unusable ? recorded->error : CUDA_SUCCESS;
@@ -378,7 +382,7 @@ bool epoch_fence_the_rest_at_once(struct pool *pool, struct context *context)
 
 void epoch_note_error(struct context *context, CUresult result)
 {
-    /* That one tells of the thread's context, which may be gone. */
+    /* CUDA_ERROR_INVALID_CONTEXT is about the thread's current context, which may have ended. */
     if (epoch_is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
         context_step_aside(context);
 }
@@ -390,7 +394,8 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     uint64_t epoch = 0;
     context_lock(context);
     if (epoch_newest_pending(context)) {
-        /* With several contexts this one's synchronise is not enough: the fence knows the rest. */
+        /* With several contexts, this one's synchronise is not enough: the fence includes the
+         * others. */
         if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
             fence = epoch_begin_close(context, true);
         else
@@ -402,8 +407,8 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     return epoch;
 }
 
-/* Where several contexts work, a synchronise of one proves nothing by itself; but its fence, or a
- * later one, is likely to be over. */
+/* Where several contexts work, a synchronise of one proves nothing by itself. But its fence, or a
+ * later one, has probably completed. */
 static void ask_about_newest(struct pool *pool, struct context *context)
 {
     context_lock(context);

@@ -1,5 +1,6 @@
 /*
- * Barriers: later work of a context, or of another one, comes behind a fence, on the device.
+ * Barriers: functions of epoch.h that order later work of a context, or of another one, after a
+ * fence. The GPU does the waiting, and the host goes on.
  */
 #include "epoch.h"
 
@@ -32,7 +33,8 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     if (result != CUDA_ERROR_NOT_READY && epoch_judge_record(pool, result) == UNUSABLE)
         context_step_aside(context);
 
-    /* Whoever closes barriers finds this one under the fence lock. */
+    /* The context's lock is taken before the fence lock is released. So a thread that closes
+     * barriers, which takes both, finds this barrier. */
     context_lock(context);
     lock_give(&pool->fence_lock);
     leave_driver();
@@ -46,8 +48,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     return result == CUDA_SUCCESS;
 }
 
-/* Waits until everything that barriers have handed out in this context is behind fences that are
- * over. */
+/* Waits for the fences of all barriers after which blocks were allocated in this context. */
 static void drain_barrier(struct pool *pool, struct context *context)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
@@ -65,8 +66,8 @@ static void drain_barrier(struct pool *pool, struct context *context)
     context_unlock(context);
 }
 
-/* The context with the handle is not known to the pool yet: it has no fence of ours, and perhaps a
- * capture. */
+/* The pool does not know the context with the handle yet. No fence of the pool's includes it, and
+ * it may have a capture. */
 static bool order_behind(struct pool *pool, const struct fence *fence, CUcontext handle)
 {
     CUresult result = CUDA_ERROR_NOT_READY;

@@ -1,5 +1,9 @@
 /*
- * Waiting for fences: the functions of epoch.h whose names say so.
+ * Implements the functions of epoch.h that wait for fences. They note a wait without success, so
+ * that later calls do not repeat it.
+ *
+ * The file also holds what a call that is out of memory asks before it waits: the newest stamp that
+ * it may wait for, and the bytes that were freed in stream order.
  */
 #include "epoch.h"
 
@@ -12,19 +16,20 @@
 #include "fence_list.h"
 #include "rounds.h"
 
-/* How long a thread waits for another's question or record, and how often it looks between two
- * yields; and how long the thread that has recorded may take until it begins the next one that it
- * was asked for. */
+/* AWAIT_NANOSECONDS: the longest that epoch_await_others waits for another thread's query or
+ * record. It is also how long a_fence_is_coming expects a record that has not begun yet.
+ * AWAIT_LOOKS: how often epoch_await_others looks before it yields the processor. */
 #define AWAIT_NANOSECONDS 100000u
 #define AWAIT_LOOKS       64u
 
-/* A wait that was shorter says nothing of the work: nanoseconds. */
+/* A shorter wait does not show that the work is stuck, so note_wait ignores it: nanoseconds. */
 #define LONG_NANOSECONDS (VAIN_WAIT_NANOSECONDS / 2)
 
-/* So many naps without a look at what the lock guards. */
+/* A waiting thread takes the context's lock again after at most this many naps. */
 #define NAPS_UNLOCKED 64u
 
-/* Whether another thread is about to know more of a stamp. fenced: a fence covers it already. */
+/* Whether another thread is asking the driver about a fence, or is recording the fence that the
+ * stamp needs. fenced: there is a fence with epoch >= stamp already. */
 static bool is_in_the_driver(const struct epochs *epochs, uint64_t stamp, bool fenced)
 {
     return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
@@ -54,8 +59,8 @@ void epoch_await_others(struct context *context, uint64_t stamp)
     context_lock(context);
 }
 
-/* Whoever waits takes it as seldom as can be. Returns when there may be something to do for this
- * thread. */
+/* Naps without the lock, so that waiting threads take the lock seldom. Returns early once the stamp
+ * is clean, a fence may be queried again, or give_up_at has passed. */
 static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint64_t started,
                               uint64_t give_up_at)
 {
@@ -70,11 +75,11 @@ static void nap_beside_others(const struct epochs *epochs, uint64_t stamp, uint6
 }
 
 struct fence_wait {
-    uint64_t stamp;      /* until everything stamped so is clean */
+    uint64_t stamp;      /* the wait succeeds when everything stamped up to it is clean */
     uint64_t give_up_at; /* nanoseconds of the monotonic clock; 0: never */
-    bool others;         /* other contexts' work is waited for as well */
+    bool others;         /* also waits for other contexts' work */
     bool in_allocation;  /* see epoch_wait_in_allocation */
-    /* What was clean when that last changed, and when the wait began or that was seen. */
+    /* The last value of epoch_clean that the wait has seen, and when it saw that value first. */
     uint64_t clean, clean_since;
 };
 
@@ -102,7 +107,8 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context)
     TELL_KINDS(context, waited_in_vain, pool, context);
 }
 
-/* Whether an answer, or the time, ends the wait. */
+/* Whether the wait ends without success: because of the answer, at give_up_at, or because nothing
+ * has become clean for too long. Only an allocation gives up for the last reason. */
 static bool ends_wait(struct pool *pool, struct context *context, struct fence_wait *wait,
                       enum fence_answer answer)
 {
@@ -144,15 +150,22 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
     return epoch_clean(epochs) >= wait.stamp;
 }
 
-/* Whether the thread that records, or has just recorded, will make a fence that covers the stamp:
- * this one, or the one that it is asked for here. It is in a free or a synchronise of its own, so
- * that the plain calls would have waited for as much. */
+/* Whether another thread is expected to record a waitable fence with epoch >= stamp. If the fence
+ * that it is recording is too old for the stamp, this function sets owed. The other thread then
+ * records one more fence.
+ *
+ * The caller may wait for such a fence, because the other thread is in the program's own free or
+ * synchronise. Without the pool, the driver would have waited there for the same work.
+ *
+ * *idle_since: when this function first found that no thread is recording, in nanoseconds of the
+ * monotonic clock. 0: a thread was recording at the last call, or this is the first call. */
 static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t *idle_since)
 {
     lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     if (!epochs->recording) {
-        /* Between two records, about to begin one, or it may have given up. */
+        /* owed: a thread had one more fence to record. closed_for: a thread is about to close the
+         * epoch. Neither thread is certain to record, so the caller waits only for a short time. */
         bool comes =
             context->epochs.owed || atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
         *idle_since = *idle_since ? *idle_since : monotonic_now();
@@ -166,7 +179,7 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
     return true;
 }
 
-/* Nanoseconds of the monotonic clock; 0: never. */
+/* give_up_at: nanoseconds of the monotonic clock; 0: never. */
 static bool is_past(uint64_t give_up_at)
 {
     return give_up_at && monotonic_now() >= give_up_at;
@@ -185,9 +198,12 @@ static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint6
     }
 }
 
-/* Releases and retakes the lock: another thread may be recording. However long that takes,
- * whoever went on without the fence would take new memory for all that time. give_up_at:
- * nanoseconds of the monotonic clock; 0: never. */
+/* Returns a waitable fence with epoch >= stamp. If there is none, waits while another thread is
+ * expected to record one; releases and retakes the lock. Waits for a record that has begun until
+ * give_up_at, however long the record takes. Without the fence, the caller would allocate new
+ * memory for all that time. NULL: no such fence came, or none is needed any more.
+ *
+ * give_up_at: nanoseconds of the monotonic clock; 0: never. */
 static struct fence *await_fence_for(struct context *context, uint64_t stamp, uint64_t give_up_at)
 {
     lock_must_be_held(&context->lock);
@@ -220,8 +236,9 @@ bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t 
     return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .give_up_at = give_up_at});
 }
 
-/* True once what was waited for in vain, if it is stamped so or earlier, is over, and beside work
- * that is known to need the host. */
+/* Waits for work up to the stamp that an earlier call waited for without success, for
+ * VAIN_WAIT_NANOSECONDS at most. Returns whether that work has completed. Returns true without a
+ * wait if there is no such work, or if some work is known to need the host. */
 static bool wait_for_the_unwaited(struct pool *pool, struct context *context, uint64_t stamp)
 {
     lock_must_be_held(&context->lock);
@@ -232,7 +249,8 @@ static bool wait_for_the_unwaited(struct pool *pool, struct context *context, ui
         host_work_is_known(&epochs->host_work) ||
         epoch_wait_when_short(pool, context, first, give_up_at))
         return true;
-    /* Else other contexts' work is all that is left. */
+    /* A wait that ended before its time does not show that this context's work is stuck. Only other
+     * contexts' work was left, or no fence could be waited for or queried. */
     if (monotonic_now() >= give_up_at)
         host_work_note_unwaited(&epochs->host_work, stamp);
     return false;
@@ -254,7 +272,8 @@ static uint64_t newest_waitable(const struct epochs *epochs)
     return newest;
 }
 
-/* The newest stamp that a plain free, or several, have waited for without the pool; 0: none. */
+/* Returns the newest stamp of all waitable fences and pending blocks; 0: there is none. Without the
+ * pool, the program's frees would have waited for the work up to that stamp. */
 static uint64_t newest_of_frees(const struct context *context)
 {
     lock_must_be_held(&context->lock);
@@ -293,8 +312,9 @@ uint64_t epoch_bytes_freed_in_order(struct context *context)
     return bytes;
 }
 
-/* Whoever comes next need not find out. A later fence covers what an earlier one does: so this goes
- * for all that was freed by now. */
+/* Notes a wait without success, so that the next call does not repeat it. Later fences include the
+ * same work, so the note holds for all closed epochs in which something was freed. since: when the
+ * call ran out of memory, in nanoseconds of the monotonic clock. */
 static void note_wait(struct context *context, uint64_t stamp, uint64_t since, uint64_t give_up_at)
 {
     lock_must_be_held(&context->lock);
@@ -302,7 +322,7 @@ static void note_wait(struct context *context, uint64_t stamp, uint64_t since, u
     uint64_t now = monotonic_now(), clean = epoch_clean(epochs);
     if (clean >= stamp || now < give_up_at || now - since < LONG_NANOSECONDS)
         return;
-    /* What is freed from now on may have the number of the epoch that is open. */
+    /* The open epoch is left out, since blocks freed from now on may get its number. */
     uint64_t closed = epoch_current(epochs) - 1;
     epochs->waited.stamp = larger_of(stamp, smaller_of(newest_of_frees(context), closed));
     epochs->waited.clean = clean;

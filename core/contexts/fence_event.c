@@ -28,7 +28,8 @@ void fence_event_destroy(struct pool *pool, const struct fence_event *e)
 CUresult fence_event_query(struct pool *pool, const struct fence_event *e)
 {
     if (!context_pin(e->context, e->generation)) {
-        /* Dead, its work with it; or the driver is still asked whether it dies. */
+        /* Either the context has died, and its work with it, or a driver call that may end the
+         * context has not returned yet. */
         bool died = context_generation(e->context) != e->generation;
         return died ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     }
@@ -58,12 +59,14 @@ enum record_result epoch_judge_record(struct pool *pool, CUresult result)
 {
     if (result == CUDA_SUCCESS)
         return RECORDED;
-    /* The thread is in a host function, where the driver forbids nearly everything. */
+    /* The thread is in a host function, where the driver forbids nearly every call. Or the caller
+     * passes this error because the context could not be made current (make_own_event). */
     if (result == CUDA_ERROR_NOT_PERMITTED)
         return NOT_NOW;
     if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
         return epoch_is_the_end(result) ? UNUSABLE : FAILED;
-    /* Somebody captures without our seeing it. */
+    /* Somebody captures a stream without the pool's knowledge. So the driver answers every call in
+     * all contexts from now on. */
     context_step_aside_everywhere(pool);
     return NOT_NOW;
 }

@@ -8,26 +8,27 @@
 
 struct pool;
 
-/* Fence lock held, as where it is destroyed. no_entry: the answer where the context cannot be made
+/* Fence lock held for both functions. no_entry: the result where the context cannot be made
  * current. */
 CUresult fence_event_make(struct pool *pool, struct context *context, CUresult no_entry,
                           struct fence_event *made);
 void fence_event_destroy(struct pool *pool, const struct fence_event *e);
 
-/* No lock held. A context that has died has done its work. */
+/* No lock held. The work of a dead context counts as completed. */
 CUresult fence_event_query(struct pool *pool, const struct fence_event *e);
 
-/* What another context's error means for a fence of ours: a context that has ended no longer works
- * on anybody's memory, and its event may be left out. */
+/* Whether a fence may leave out the event of a context that answered with this error. A context
+ * that has ended no longer works on anybody's memory. If so, the driver answers every call there
+ * from now on. */
 bool fence_may_leave_out(struct context *context, CUresult result);
 
-/* Fence lock held. */
+/* Fence lock held. Whether any context is dying. */
 bool contexts_are_dying(struct pool *pool);
 
-/* Errors that stay in a context, all of its work having ended. */
+/* Whether the error stays in its context, all of whose work has ended. */
 bool epoch_is_the_end(CUresult result);
 
-/* What the answer to a record or a wait says. Fence lock held. */
+/* Fence lock held. What the driver's answer to a record or a wait means. */
 enum record_result epoch_judge_record(struct pool *pool, CUresult result);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The fences of a context: those that are outstanding, by ascending epoch, and spare ones. The
- * context's lock is held for all of these.
+ * The fences of a context: the outstanding ones, by ascending epoch, and the spare ones. The caller
+ * of every function holds the context's lock.
  */
 #ifndef CUDAPOOL_CORE_FENCE_LIST_H
 #define CUDAPOOL_CORE_FENCE_LIST_H
@@ -10,7 +10,7 @@
 #include "core/base/lock.h"
 #include "fence.h"
 
-/* A fence to be recorded, whose events may be used again; NULL where memory is short. */
+/* Returns a fence to record, whose event may be used again; NULL where memory is short. */
 static inline struct fence *fence_take_spare(struct epochs *epochs)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
@@ -42,8 +42,8 @@ static inline void fence_publish(struct epochs *epochs, struct fence *fence)
         atomic_store_explicit(&epochs->fenced, fence->epoch, memory_order_relaxed);
 }
 
-/* A thread has ceased to look at the fence. One that is over and that nobody looks at any more may
- * be recorded again. */
+/* A thread no longer uses the fence. A fence that is not outstanding and has no users may be
+ * recorded again. */
 static inline void fence_drop_user(struct epochs *epochs, struct fence *fence)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
@@ -52,10 +52,10 @@ static inline void fence_drop_user(struct epochs *epochs, struct fence *fence)
         fence_put_spare(epochs, fence);
 }
 
-/* There are FENCES_MAX: takes out those that the next one serves as well. */
+/* There are FENCES_MAX fences: removes those whose blocks the next fence makes clean as well. */
 void fences_thin_out(struct epochs *epochs);
 
-/* Takes the oldest fence off the list; whoever still looks at it makes it spare. */
+/* Takes the oldest fence off the list. The last thread that uses it makes it spare. */
 static inline void fences_retire_oldest(struct epochs *epochs)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
@@ -69,7 +69,8 @@ static inline void fences_retire_oldest(struct epochs *epochs)
         fence_put_spare(epochs, fence);
 }
 
-/* The oldest outstanding fence that frees what is stamped so, or NULL. */
+/* The oldest outstanding fence with epoch >= stamp, or NULL. waitable: only waitable fences
+ * count. */
 struct fence *epoch_fence_for(const struct epochs *epochs, uint64_t stamp, bool waitable);
 
 #endif

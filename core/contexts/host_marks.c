@@ -12,8 +12,8 @@ static void refresh_limit(struct host_work *work)
     atomic_store_explicit(&work->limit, limit, memory_order_relaxed);
 }
 
-/* The mark that a new one is to be one with, or a new place. Marks between the same two fences say
- * the same. */
+/* The mark that new work is merged into, or a new mark. Work submitted after the same fence shares
+ * one. */
 static struct host_mark *find_place(struct host_work *work, uint64_t before)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);

@@ -11,8 +11,8 @@
 
 /* ---- submitting ---- */
 
-/* The context of the stream's work. What belongs to the calling thread or its context is asked for
- * by the current context, and so is a stream of which the driver does not tell. */
+/* The context of the stream's work. A stream that belongs to the calling thread or its context
+ * means the current context. So does a stream whose context the driver does not report. */
 static struct context *context_of_stream(struct pool *pool, CUstream stream)
 {
     CUcontext handle = NULL;
@@ -27,7 +27,7 @@ static struct context *context_of_stream(struct pool *pool, CUstream stream)
     return context ? context : context_current(pool, &green);
 }
 
-/* The newest epoch whose fence has been recorded: none before it can wait for what is submitted
+/* The newest epoch whose fence has been recorded. No fence up to it can wait for what is submitted
  * from now on. */
 static uint64_t newest_recorded(const struct epochs *epochs)
 {
@@ -35,9 +35,9 @@ static uint64_t newest_recorded(const struct epochs *epochs)
     return epochs->newest ? epochs->newest->epoch : epoch_clean(epochs);
 }
 
-/* A driver call that waits for all work does so with the driver's lock held. If it came to wait for
- * what is submitted here, and the thread that makes it holds a lock that this work needs, neither
- * would end. Releases and retakes the lock. */
+/* Waits for driver calls that wait for all work with the driver's lock held. Such a call might come
+ * to wait for the work submitted here, while its thread holds a lock that this work needs. Then
+ * neither would end. Releases and retakes the lock. */
 static void await_frees(struct context *context)
 {
     lock_must_be_held(&context->lock);
@@ -86,7 +86,7 @@ void host_work_end(const struct host_submission *submission)
 
 static bool holds_host_work(const struct driver *driver, CUgraph graph);
 
-/* Nodes of kinds that are not known here count: they may be anything. */
+/* Node types that are not known here count, since they may be anything. */
 static bool is_host_work(const struct driver *driver, CUgraphNode node)
 {
     CUgraphNodeType type;
@@ -155,7 +155,8 @@ void host_graphs_add(struct pool *pool, CUgraphExec executable, CUgraph graph)
     enter_driver();
     bool holds = holds_host_work(pool->driver, graph);
     leave_driver();
-    /* The handle may be that of one that was destroyed where the pool did not see it. */
+    /* The handle may have been that of an executable that was destroyed where the pool did not see
+     * it. */
     host_graphs_remove(pool, executable);
     if (holds)
         host_graphs_put_back(pool, executable);

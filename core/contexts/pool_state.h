@@ -1,10 +1,10 @@
 /*
- * What a pool consists of: devices, contexts, captures and what all kinds of memory share. The data
- * alone: what may be done with it is in the headers named after each (device.h, registry.h,
- * context.h, capture.h, epoch.h). Nobody outside core/ includes this.
+ * This file holds the data of a pool: its devices, contexts and captures, and what all kinds of
+ * memory share. The functions on this data are in device.h, registry.h, context.h, capture.h and
+ * epoch.h. No file outside core/ includes this one.
  *
- * A struct context lives as long as the driver's context and is then kept for the next context of
- * its device, so its address is always readable.
+ * A struct context lives as long as the driver's context. The pool then keeps the record for the
+ * next context of the same device, so its address is always readable.
  */
 #ifndef CUDAPOOL_CORE_POOL_STATE_H
 #define CUDAPOOL_CORE_POOL_STATE_H
@@ -32,94 +32,117 @@ struct device {
     char name[256];
     CUuuid uuid;
     uint64_t total_bytes;
-    uint64_t cached_cap;          /* bytes */
-    uint64_t reserve_floor;       /* bytes of device memory */
-    uint64_t growth_budget;       /* bytes */
-    uint64_t hot_bytes;           /* see policy_reuses_hot; 0: off */
-    uint64_t limit;               /* bytes, UINT64_MAX: none; no more than group_limit */
-    uint64_t group_limit;         /* of all processes of the pool's group together, likewise */
-    struct board *board;          /* the pool's, if the device has a place there; else NULL */
+    uint64_t cached_cap;    /* bytes */
+    uint64_t reserve_floor; /* bytes of device memory */
+    uint64_t growth_budget; /* bytes */
+    uint64_t hot_bytes;     /* see policy_reuses_hot; 0: off */
+    uint64_t limit;         /* bytes, limit <= group_limit; UINT64_MAX: no limit */
+    uint64_t
+        /* Bytes of all processes of the pool's group together; UINT64_MAX: no limit. */
+        group_limit;
+    struct board *board;          /* the pool's board if the device has a place on it, else NULL */
     int board_place;              /* see board_device */
-    void *of_kind[KINDS_OF_POOL]; /* what each kind keeps, behind the record; or NULL */
-    char apart[64];               /* every call reads what is above, few write it */
+    void *of_kind[KINDS_OF_POOL]; /* each kind's data, stored after this record; or NULL */
+    char apart[64];               /* padding: every call reads the fields above, few write them */
 
     /* ---- what is counted and written ---- */
 
-    _Atomic uint64_t reserved_bytes; /* taken from the driver; written by device_reserve and
-                                        device_unreserve, and inside the limit by reserve_take */
-    _Atomic uint64_t given_bytes;   /* of these, all that the driver has given. Relaxed: the figures
-                                       tell of it */
-    _Atomic uint64_t given_peak;    /* the most of these since the program began its peaks anew.
-                                       Relaxed, like them */
-    _Atomic uint64_t managed_bytes; /* of managed memory that the process holds, see managed.h.
-                                       Relaxed: it orders nothing */
-    _Atomic uint64_t managed_due;   /* of these, since room was last looked for. Relaxed */
-    struct kind_counters *memory;   /* in the figures; set before the device is listed */
-    struct neighbour_counters *neighbours; /* in the figures, like these */
-    _Atomic uint64_t returning; /* bytes that threads give back: counted before they leave the sums
-                                   of what is free, until they are the driver's. A release fence
-                                   comes after that, and pairs with the one in kept_or_returning
-                                   (core/housekeeper/neighbours.c) */
-    _Atomic uint64_t fence_bytes; /* freed without a fence of their own, at most; 0 while memory is
-                                     short: every free records one. Relaxed: it orders nothing */
-    _Atomic bool is_short;        /* of memory. Relaxed: it orders nothing */
-    _Atomic uint64_t could_hold;  /* bytes that this process could have reserved when the driver was
-                                     last asked: what was left, and reserved_bytes. Relaxed, like
-                                     the next one */
-    counter largest_request;      /* bytes, of those that the driver has met, of any kind */
-    _Atomic uint64_t could_hold_at;     /* nanoseconds of the monotonic clock; 0: never asked */
-    _Atomic uint32_t frees_while_short; /* since it became so at first, as a clock for looks */
-    _Atomic uint32_t retains; /* of the primary context, by the program, as far as they were seen.
-                                 Relaxed: one that is only just coming is not counted on */
-    _Atomic uint64_t series_bytes; /* of the last demand to neighbours, or of the first block of a
-                                      series that the driver gave. Relaxed, like the next one: they
-                                      choose how many to ask neighbours for */
-    _Atomic uint64_t series_at;    /* when that was; nanoseconds of the monotonic clock; 0: never */
-    /* Bytes that other processes had pending, all of them or those of the group, when this one had
-     * waited for them without success: see fresh_bytes. */
+    /* Bytes taken from the driver. device_reserve and device_unreserve write it, and reserve_take
+     * does within the limit. */
+    _Atomic uint64_t reserved_bytes;
+    /* The part of reserved_bytes that the driver has given. Relaxed: it is only reported. */
+    _Atomic uint64_t given_bytes;
+    /* The peak of given_bytes since the program last reset its peaks. Relaxed, like given_bytes. */
+    _Atomic uint64_t given_peak;
+    /* Bytes of managed memory that the process holds, see managed.h. Relaxed: it orders nothing. */
+    _Atomic uint64_t managed_bytes;
+    /* Bytes of managed memory requested since the pool last looked for room. Relaxed. */
+    _Atomic uint64_t managed_due;
+    struct kind_counters *memory;          /* in the figures; set before the device is listed */
+    struct neighbour_counters *neighbours; /* in the figures; set before the device is listed */
+    /* Bytes that threads are returning to the driver. A thread adds them before they leave the sums
+     * of free bytes, and subtracts them once the driver has them. A release fence follows the
+     * addition and pairs with the acquire fence in kept_or_returning
+     * (core/housekeeper/neighbours.c). */
+    _Atomic uint64_t returning;
+    /* Bytes that may be freed before a fence is due. 0 while memory is short: every free then
+     * records a fence. Relaxed: it orders nothing. */
+    _Atomic uint64_t fence_bytes;
+    _Atomic bool is_short; /* the device is short of memory. Relaxed: it orders nothing */
+    /* Bytes that this process could have reserved when the driver was last asked: the driver's free
+     * bytes + reserved_bytes. Relaxed, like could_hold_at. */
+    _Atomic uint64_t could_hold;
+    counter largest_request; /* bytes of the largest request of any kind that the driver met */
+    _Atomic uint64_t could_hold_at; /* nanoseconds of the monotonic clock; 0: never asked */
+    /* Frees made while memory was short, never reset. It decides which of them looks at the room
+     * again. */
+    _Atomic uint32_t frees_while_short;
+    /* The program's retains of the primary context, as far as the pool saw them. Relaxed: a retain
+     * that is only just being made need not count. */
+    _Atomic uint32_t retains;
+    /* Bytes of the last demand to other processes, or of the first block of a series of requests
+     * that the driver met. Relaxed, like series_at: they choose how much to ask other processes
+     * for. */
+    _Atomic uint64_t series_bytes;
+    _Atomic uint64_t
+        /* When the series last went on, in nanoseconds of the monotonic clock; 0: never. */
+        series_at;
+    /* Bytes that other processes had pending when this process had waited for them without success:
+     * [0] of all processes, [1] of the group. See fresh_bytes. */
     _Atomic uint64_t waited_for_others[2];
-    _Atomic uint64_t look_again_at; /* nanoseconds of the monotonic clock: others were given time to
-                                       tell what is over on their streams, and told nothing.
-                                       Relaxed: it only saves looks */
-    struct watermark watermark;     /* the housekeeper's own, like the next one */
-    _Atomic uint64_t promised;   /* bytes that were cached, and are just given back. Relaxed: it is
-                                    published for others */
-    _Atomic uint64_t on_the_way; /* bytes that go back for others' sake, but only behind a barrier.
-                                    Relaxed: the housekeeper writes it, others publish it */
-    struct device *next;         /* of the pool's devices */
+    /* Other processes were given time to report which stream work has completed, and reported
+     * nothing. No look is made before this time, in nanoseconds of the monotonic clock. Relaxed: it
+     * only saves looks. */
+    _Atomic uint64_t look_again_at;
+    struct watermark watermark; /* used by the housekeeper alone */
+    /* Bytes that were cached and that the housekeeper is releasing to the driver. Relaxed: it is
+     * only published to other processes. */
+    _Atomic uint64_t promised;
+    /* Bytes released for other processes that may not have reached the driver, since the return
+     * stream may be ordered after a barrier. Relaxed: the housekeeper writes it, other threads
+     * publish it. */
+    _Atomic uint64_t on_the_way;
+    struct device *next; /* in the list of the pool's devices */
 };
 
 struct context {
-    struct short_lock lock; /* guards epochs, and what each kind says that it guards */
-    char after_lock[64];    /* those who wait for it look at no other line */
+    struct short_lock lock; /* guards epochs, and the data that each kind says it guards */
+    char after_lock[64];    /* padding: threads that wait for the lock read no other cache line */
     CUcontext handle;
-    _Atomic unsigned long long id; /* the driver's, 0 where it has none: tells a handle's next
-                                      owner. Written under the registry lock; relaxed: whoever
-                                      looks without it looks again with it */
+    /* The driver's id of the context, 0 where it has none. It tells apart contexts that had the
+     * same handle. Written under the registry lock. Relaxed: whoever reads it without the lock
+     * reads it again with the lock. */
+    _Atomic unsigned long long id;
     bool primary;
     struct device *device;
     const struct kind *const *kinds;
     struct heap_counters *counters; /* in the figures */
-    uint64_t figures_id;            /* of these */
+    uint64_t figures_id;            /* identifies counters in the figures */
     struct epochs epochs;
     _Atomic(CUstream) return_stream;
-    _Atomic(CUstream) late_stream; /* for memory behind work that is not over: never waited for */
-    _Atomic uint32_t pins;         /* pairs with dying, sequentially consistent: see context_pin */
-    char apart[64];                /* every call reads what follows, and few write it */
-    _Atomic bool unusable; /* the driver answers, the pool does not: an error stays in it, or no
-                              fence can be had */
-    _Atomic bool barred; /* the program has made its work wait for an event: what is submitted from
-                            now on, by us too, may wait for what no free would have waited for */
-    _Atomic bool dying;  /* from before the driver is told until it has answered */
-    _Atomic uint64_t generation;  /* even: dead or spare; odd: alive */
-    struct context *next;         /* of all contexts ever made; written before it is listed */
-    void *of_kind[KINDS_OF_POOL]; /* what each kind keeps; fixed before it is listed */
+    _Atomic(CUstream)
+        /* Returns memory that running work may still use. The pool never waits for it. */
+        late_stream;
+    _Atomic uint32_t pins; /* pairs with dying, sequentially consistent: see context_pin */
+    char apart[64];        /* padding: every call reads the fields below, few write them */
+    /* The driver answers every call in this context: an error stays in it, or no fence can be
+     * recorded. */
+    _Atomic bool unusable;
+    /* The program has called cuCtxWaitEvent. Work submitted from now on, the pool's own included,
+     * may wait for work that no free would have waited for. */
+    _Atomic bool barred;
+    _Atomic bool
+        /* True from before the driver is asked to end it until the driver has answered. */
+        dying;
+    _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
+    struct context *next; /* in the list of all contexts ever made; written before it is listed */
+    void *of_kind[KINDS_OF_POOL]; /* each kind's data; fixed before the context is listed */
     char apart_behind[64];
-    _Alignas(64) char memory[]; /* what each kind keeps, in the order of the table; whole lines */
+    _Alignas(64) char memory[]; /* each kind's data, in the order of the table; whole cache lines */
 };
 
-/* What the first kind of the table keeps for the context, and back from there: an offset that the
- * compiler knows, since its hits take this way. Other kinds find theirs in of_kind. */
+/* Convert between a context and the data of the first kind of the table. The compiler knows this
+ * offset, since that kind's hits take this path. Other kinds use of_kind. */
 static inline void *context_memory_of_first(struct context *context)
 {
     return context->memory;
@@ -130,8 +153,8 @@ static inline struct context *context_of_first(const void *memory)
     return (struct context *)((uintptr_t)memory - offsetof(struct context, memory));
 }
 
-/* A thread knows how many context locks it holds: where a signal handler ends the process in the
- * middle of a slow path, no lock is taken on the way out. */
+/* Each thread counts the context locks that it holds. If a signal handler ends the process inside a
+ * slow path, the exit path sees that count and takes no lock. */
 #define context_lock(context)   context_lock_from(context, LOCK_HERE)
 #define context_unlock(context) context_unlock_from(context, LOCK_HERE)
 
@@ -147,51 +170,53 @@ static inline void context_unlock_from(struct context *context, const char *plac
     thread_state.context_locks--;
 }
 
-/* A handle that a program may make current, and what it stands for. */
+/* A handle that a program may make current, and the context that it stands for. */
 struct context_handle {
     CUcontext handle;
-    CUgreenCtx green; /* NULL: the context itself; else handle may be NULL: not converted yet */
+    /* NULL: the handle is the context's own. Else handle may be NULL: the green context was not
+     * converted yet. */
+    CUgreenCtx green;
     struct context *context;
-    unsigned long long id; /* of the green context, by the driver; 0: it has none */
-    uint64_t generation;   /* in a copy that was looked up: the context's at that time */
+    unsigned long long id; /* the driver's id of the green context; 0: it has none */
+    uint64_t generation;   /* set in a looked-up copy only: the context's generation at that time */
 };
 
 struct registry {
     pthread_mutex_t lock;
     struct context_handle *handles;
     size_t handle_count, handle_capacity;
-    _Atomic(struct device *) devices;   /* the list only grows, and is walked without the lock. The
-                                           release store pairs with the acquire load in
-                                           registry_devices */
-    _Atomic(struct context *) contexts; /* all ever made, dead ones included. The release store
-                                           pairs with the acquire load in context_next */
-    _Atomic uint64_t generation; /* even, and REGISTRY_CAPTURING besides while captures go on.
-                                    Changes when a handle stops being valid: threads cache handles.
-                                    The release store pairs with the acquire load in
-                                    context_current */
-    _Atomic uint64_t records;    /* of contexts ever made. Relaxed: only that they differ matters */
-    uint64_t set_generation;     /* changes with the set of live contexts; guarded by the fence
-                                    lock */
+    /* The list only grows, and threads walk it without the lock. The release store in list_device
+     * pairs with the acquire load in registry_devices. */
+    _Atomic(struct device *) devices;
+    /* All contexts ever made, dead ones included. The release store in bring_to_life pairs with the
+     * acquire load in context_next. */
+    _Atomic(struct context *) contexts;
+    /* Even, plus REGISTRY_CAPTURING while captures are under way. It changes when a handle becomes
+     * invalid, since threads cache handles. The release store pairs with the acquire load in
+     * context_current. */
+    _Atomic uint64_t generation;
+    /* Contexts ever made: the next figures_id. Relaxed: the numbers only have to differ. */
+    _Atomic uint64_t records;
+    uint64_t set_generation; /* changes with the set of live contexts; guarded by the fence lock */
 };
 
-/* So that a thread looks at one word for both. Written under the fence lock, relaxed like the count
- * of captures. */
+/* The generation and this bit share one word, so that a thread reads one word for both. The bit is
+ * written under the fence lock, relaxed like captures.count. */
 #define REGISTRY_CAPTURING UINT64_C(1)
 #define REGISTRY_STEP      UINT64_C(2)
-#define REGISTRY_POOL      (UINT64_C(1) << 48) /* no two pools of a process have the same */
+#define REGISTRY_POOL      (UINT64_C(1) << 48) /* pools start at different multiples */
 
 static inline uint64_t registry_generation(const struct registry *registry)
 {
     return atomic_load_explicit(&registry->generation, memory_order_acquire) & ~REGISTRY_CAPTURING;
 }
 
-/* A handle has stopped being valid. */
+/* Whether any handle of this pool has ever become invalid. */
 static inline bool registry_has_forgotten(const struct registry *registry)
 {
     return registry_generation(registry) % REGISTRY_POOL != 0;
 }
 
-/* The first of all devices ever seen. */
 static inline struct device *registry_devices(const struct registry *registry)
 {
     return atomic_load_explicit(&registry->devices, memory_order_acquire);
@@ -201,29 +226,32 @@ struct capture;
 struct scalars;
 
 struct captures {
-    unsigned idle; /* what count is while the program captures nothing: 1 in a pool that is switched
-                      off. Written before the pool is in use */
-    _Atomic unsigned count;   /* the length of list, and 1 more in a pool that is switched off;
-                                 written under the fence lock, read without. Relaxed: whoever records
-                                 a fence looks again under the lock */
-    unsigned owned;           /* of those, whose graph keeps what is allocated and freed meanwhile
-                                 (captures.allocate). Fence lock */
-    _Atomic unsigned unowned; /* the others of them: a number of its own, since two that are read
-                                 one after the other may be of different moments. Added to before
-                                 the capture is counted, and taken from after. Relaxed: a thread
-                                 knows its own captures, and is told of others' by whoever made them
-                                 known to it */
+    /* The value of count while the program captures nothing: 1 in a pool that is switched off, else
+     * 0. Written before the pool is in use. */
+    unsigned idle;
+    /* The length of list, plus 1 in a pool that is switched off. Written under the fence lock, read
+     * without it. Relaxed: whoever records a fence reads it again under the lock. */
+    _Atomic unsigned count;
+    /* Captures whose graph keeps the memory that is allocated and freed during the capture
+     * (captures.allocate). Guarded by the fence lock. */
+    unsigned owned;
+    /* Captures that are not owned. It has its own counter because count and owned cannot be read at
+     * one moment. It is raised before count is, and lowered after count is. Relaxed: a thread knows
+     * its own captures, and learns of another thread's from whoever made that capture known to
+     * it. */
+    _Atomic unsigned unowned;
     struct capture *list;
 };
 
-/* Executable graphs whose launch is such work. What kinds of nodes an executable holds never
- * changes: an update that would change it fails. */
+/* Executable graphs whose launch submits work that only the host can end (host_marks.h). The node
+ * types of an executable never change: an update that would change them fails. */
 struct host_graphs {
-    pthread_mutex_t lock; /* guards what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     void *executables;    /* a tree, for tsearch */
-    bool every;           /* memory was short: every graph counts as one of them */
-    _Atomic size_t count; /* of executables, and 1 more with every. Relaxed: whoever launches a
-                             graph has it from whoever made it, who counted it before */
+    bool every;           /* memory was short: every graph counts as one of these */
+    /* The number of executables, plus 1 where every is set. Relaxed: a thread that launches a graph
+     * has it from the thread that made the graph, which counted it before. */
+    _Atomic size_t count;
 };
 
 struct pitch {
@@ -234,12 +262,13 @@ struct pitch {
 
 #define PITCHES 64u
 
-/* Of the board: one thread does it, those that make other devices known meanwhile wait. */
+/* State of joining the board. One thread joins it; threads that make other devices known meanwhile
+ * wait for that thread. */
 enum joining { JOINING_NOT_YET, JOINING_NOW, JOINING_OVER };
 
-/* Memory pools of the driver's that no kind serves, and that keep free memory because of the pool:
- * the program has used none, or was idle since; has used one since the last look; has used none
- * since that. */
+/* State of the driver's memory pools that no kind serves, and that keep free memory because of this
+ * pool. NONE: the program has used none of them, or none since they were trimmed. TOUCHED: it has
+ * used one since the last look. WATCHED: it has used none since the last look. */
 enum drivers_pools { DRIVERS_POOLS_NONE, DRIVERS_POOLS_TOUCHED, DRIVERS_POOLS_WATCHED };
 
 struct pool {
@@ -247,94 +276,104 @@ struct pool {
 
     const struct driver *driver;
     struct settings settings;
-    struct limits limits; /* and what the environment says besides, with the process's group */
-    const struct kind *const *kinds; /* NULL behind the last one */
+    /* Limits from the settings and the environment, and the process's group. */
+    struct limits limits;
+    const struct kind *const *kinds; /* ends with NULL */
     struct block_table blocks;
-    pthread_mutex_t primary_lock; /* guards nothing of ours: no context ends, and no primary context
-                                     is retained for a moment, while another thread does either */
-    pthread_mutex_t fence_lock;   /* guards captures.list and the set of live contexts against our
-                                     recording of fences */
+    /* Guards no data. While a thread ends a context, or retains a primary context for a moment, no
+     * other thread does either. */
+    pthread_mutex_t primary_lock;
+    /* Guards captures.list and the set of live contexts while a fence is recorded. */
+    pthread_mutex_t fence_lock;
 
     /* ---- every call reads this, and few write it ---- */
 
-    char apart[64]; /* from what is above */
+    char apart[64]; /* padding after the fields above */
     struct captures captures;
-    void *of_kind[KINDS_OF_POOL]; /* what each kind keeps, set as the pool starts; or NULL */
+    void *of_kind[KINDS_OF_POOL]; /* each kind's data, set as the pool starts; or NULL */
     struct registry registry;
     struct figures figures;
     struct host_graphs host_graphs;
     struct rounds rounds;
-    _Atomic bool several_contexts; /* two contexts have been alive at a time; never reset. Release
-                                      store in context_register, acquire load in
-                                      barriers_are_open */
-    _Atomic bool stepped_aside;    /* something is going on that the pool does not see */
+    /* Two contexts have been alive at a time; never reset. The release store in context_register
+     * pairs with the acquire load in barriers_are_open. */
+    _Atomic bool several_contexts;
+    _Atomic bool stepped_aside; /* the driver answers in all contexts, since work happens that the
+                                   pool does not see */
 
     /* ---- what is looked up or counted now and then ---- */
 
     pthread_mutex_t pitch_lock; /* guards pitches */
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
-    struct scalars *scalars;        /* see core/scalars; set as the pool starts */
-    counter free_page_looks;        /* see core/device_memory/free_pages.c */
-    counter lives;                  /* the next number that block_name gives */
-    _Atomic uint64_t machine_bytes; /* of the machine's memory that kinds have taken from the
-                                       driver. Relaxed: it chooses whether there is a housekeeper */
-    _Atomic uint64_t returning;     /* threads that give such memory back */
-    _Atomic uint32_t drivers_pools; /* enum drivers_pools; see
-                                       core/stream_memory/mempool_unserved.h. The housekeeper stays
-                                       while it is not NONE. Sequentially consistent where it
-                                       changes */
+    struct scalars *scalars; /* see core/scalars; set as the pool starts */
+    counter free_page_looks; /* see core/device_memory/free_pages.c */
+    counter lives;           /* the next number that block_name gives */
+    /* Bytes of host memory that kinds have taken from the driver. Relaxed: it decides whether there
+     * is a housekeeper. */
+    _Atomic uint64_t machine_bytes;
+    _Atomic uint64_t returning; /* threads that are returning host memory to the driver */
+    /* enum drivers_pools, see core/stream_memory/mempool_unserved.h. The housekeeper stays while it
+     * is not NONE. Changes are sequentially consistent. */
+    _Atomic uint32_t drivers_pools;
 
-    /* ---- what launches write, and what goes on around the pool: see surroundings.h ---- */
+    /* ---- what launches write, and what surroundings.h observes around the pool ---- */
 
-    char launches_apart[64];        /* from what is above */
-    _Atomic uint64_t threads;       /* that were given an id, see thread_id */
-    _Atomic uint64_t launcher;      /* the id of the thread that launched last; 0: none has */
-    _Atomic uint64_t alternated_at; /* nanoseconds of the monotonic clock: when that last changed.
-                                       Relaxed, both: they only choose between two safe ways */
-    _Atomic uint64_t stream_in_use; /* named as in stream_note_use: the first one that the program
-                                       has used since somebody found several; 0: none yet. Relaxed,
-                                       like the next two */
-    _Atomic bool several_streams;   /* it has used another one, and nobody has looked since */
-    _Atomic uint64_t several_streams_at; /* nanoseconds of the monotonic clock: when somebody found
-                                            that; 0: never */
-    _Atomic bool launched; /* the program has launched something since somebody last looked.
-                              Relaxed, like these */
-    _Atomic uint32_t looking, forking; /* threads that look through the shared objects, or fork:
-                                          see surroundings_fork_coming. Sequentially consistent */
-    _Atomic uint64_t objects_loaded;   /* shared objects ever loaded when last looked through, see
-                                          look_at_objects. Relaxed, like the next two */
-    _Atomic bool memory_is_pinned;     /* a library that lets devices reach GPU memory is loaded, or
-                                          an export had to wait long for a barrier */
-    _Atomic bool frees_are_missed; /* one that follows the driver's frees, but not cuMemFreeAsync */
+    char launches_apart[64];   /* padding after the fields above */
+    _Atomic uint64_t threads;  /* the number of ids given out, see thread_id */
+    _Atomic uint64_t launcher; /* the id of the thread that launched last; 0: none has. Relaxed */
+    /* When launcher last changed from one thread to another, in nanoseconds of the monotonic clock.
+     * Relaxed, like launcher: both only choose between two safe ways. */
+    _Atomic uint64_t alternated_at;
+    /* The first stream that the program has used since a look found several, named as in
+     * stream_note_use; 0: none yet. Relaxed, like several_streams and several_streams_at. */
+    _Atomic uint64_t stream_in_use;
+    /* The program has used another stream, and nobody has looked since. */
+    _Atomic bool several_streams;
+    /* When a look last found several streams, in nanoseconds of the monotonic clock; 0: never. */
+    _Atomic uint64_t several_streams_at;
+    _Atomic bool launched; /* the program has launched work since somebody last looked. Relaxed */
+    /* Threads that look through the shared objects, and threads that fork: see
+     * surroundings_fork_coming. Sequentially consistent. */
+    _Atomic uint32_t looking, forking;
+    /* Shared objects ever loaded as of the last look_at_objects. Relaxed, like memory_is_pinned and
+     * frees_are_missed. */
+    _Atomic uint64_t objects_loaded;
+    /* A library is loaded that lets devices reach GPU memory, or an export had to wait long for a
+     * barrier. */
+    _Atomic bool memory_is_pinned;
+    /* A library is loaded that follows the driver's frees, but not cuMemFreeAsync. */
+    _Atomic bool frees_are_missed;
 
     /* ---- the process and its threads ---- */
 
-    struct housekeeper_counters *housekeeper_counters; /* in the figures; set before the first
-                                                          device is listed, NULL until then */
-    bool expedited;                                    /* membarrier works, see thread_cache.h */
-    struct thread_functions thread_functions;          /* for thread_cache.h, like the next one;
-                                                          and for housekeeper.h */
-    pid_t process;                                     /* whose pool it is */
+    /* In the figures. Set before the first device is listed, NULL until then. */
+    struct housekeeper_counters *housekeeper_counters;
+    bool expedited;                           /* membarrier works, see thread_cache.h */
+    struct thread_functions thread_functions; /* used by thread_cache.h and housekeeper.h */
+    pid_t process;                            /* the process that owns the pool */
     struct housekeeping housekeeping;
-    _Atomic(struct board *) board; /* NULL: it has not joined, or cannot. Release when it has,
-                                      acquire where it is not read from a device */
-    _Atomic uint32_t joining;      /* enum joining; release and acquire */
-    const char *alone_because;     /* why there is no board; NULL: there is one. Written before
-                                      joining is over */
-    _Atomic bool forgotten; /* this is the child of a fork. Relaxed: set before it has threads */
+    /* NULL: the pool has not joined a board, or cannot. A release store sets it; an acquire load
+     * reads it where it is not read from a device. */
+    _Atomic(struct board *) board;
+    _Atomic uint32_t joining; /* enum joining; release and acquire */
+    /* Why there is no board; NULL: there is one. Written before JOINING_OVER. */
+    const char *alone_because;
+    /* This is the child of a fork. Relaxed: set before the child has threads. */
+    _Atomic bool forgotten;
 };
 
-/* Whether such pools may keep anything. Sequentially consistent, like its writers. */
+/* Whether the driver's unserved memory pools may keep free memory. Sequentially consistent, like
+ * the writes of drivers_pools. */
 static inline bool drivers_pools_keep(const struct pool *pool)
 {
     return atomic_load(&pool->drivers_pools) != DRIVERS_POOLS_NONE;
 }
 
-/* The calling thread's id: never given to another, unlike its address. */
+/* The calling thread's id. No other thread ever gets it, unlike the thread's address. */
 static inline uint64_t thread_id(struct pool *pool)
 {
-    /* Relaxed: only that they differ matters. */
+    /* Relaxed: the ids only have to differ. */
     if (__builtin_expect(!thread_state.id, 0))
         thread_state.id = 1 + atomic_fetch_add_explicit(&pool->threads, 1, memory_order_relaxed);
     return thread_state.id;
@@ -342,12 +381,13 @@ static inline uint64_t thread_id(struct pool *pool)
 
 static inline uint64_t context_generation(const struct context *context)
 {
-    /* Relaxed: compared again under a pin, or read by a thread in which the context is current. */
+    /* Relaxed: the caller compares it again under a pin, or the context is current in its
+     * thread. */
     return atomic_load_explicit(&context->generation, memory_order_relaxed);
 }
 
-/* Whether the calling thread runs a host function or a callback, where the driver refuses to
- * allocate and to free: so does the pool, by asking it. */
+/* Whether the calling thread runs a host function or a callback. The driver refuses to allocate and
+ * to free there, and the pool refuses too by asking the driver. */
 static inline bool is_in_host_function(const struct pool *pool)
 {
     CUcontext handle;

@@ -8,8 +8,9 @@
 
 bool context_pin(struct context *context, uint64_t generation)
 {
-    /* Sequentially consistent, as is the other side in context_end_begin: either we see that it is
-     * dying, or it sees our pin. */
+    /* Sequentially consistent, like the store of dying and the load of pins in begin_end
+     * (context.c). Either this thread sees dying, or the thread that ends the context sees the
+     * pin. */
     atomic_fetch_add(&context->pins, 1);
     if (!atomic_load(&context->dying) && atomic_load(&context->generation) == generation &&
         (generation & 1) != 0)
@@ -25,15 +26,16 @@ void context_unpin(struct context *context)
 
 void context_step_aside(struct context *context)
 {
-    /* Relaxed: only ever set while the context lives; a late look costs one more failed call. */
+    /* Relaxed: it is only set while the context lives, and a late look costs one more failed
+     * call. */
     atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
     TELL_KINDS(context, stepped_aside, context);
 }
 
 void context_step_aside_everywhere(struct pool *pool)
 {
-    /* Sequentially consistent: either whoever brings a context to life sees this, or we see the
-     * context. */
+    /* Sequentially consistent, like the load in bring_to_life. Either the thread that brings a
+     * context to life sees this store, or this thread sees the context. */
     atomic_store(&pool->stepped_aside, true);
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         context_step_aside(c);
@@ -95,7 +97,6 @@ void registry_remove(struct registry *registry, const struct context *context, C
     registry_handles_have_changed(registry);
 }
 
-/* A known context with this handle that is not about to die; its entry is copied out. */
 bool registry_look_up(struct pool *pool, CUcontext handle, struct context_handle *found)
 {
     struct registry *registry = &pool->registry;
@@ -110,7 +111,6 @@ bool registry_look_up(struct pool *pool, CUcontext handle, struct context_handle
     return known;
 }
 
-/* Also while its device's primary context may be dying. */
 bool registry_is_alias(struct pool *pool, CUcontext handle)
 {
     lock_take(&pool->registry.lock, LOCK_REGISTRY);

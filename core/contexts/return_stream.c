@@ -6,13 +6,14 @@
 #include "pool_state.h"
 #include "registry.h"
 
-/* Behind a barrier of our own, so long in other processes' place: nanoseconds. */
+/* The longest wait, after a barrier of the pool's own, when other processes need the memory:
+ * nanoseconds. */
 #define FOR_OTHERS_NANOSECONDS (UINT64_C(20) * 1000 * 1000)
 
 /* A stream of the context's own, made when it is first needed. */
 static CUstream own_stream(struct pool *pool, struct context *context, _Atomic(CUstream) *place)
 {
-    /* Relaxed: the handle is a number to us, and the driver knows what it means. */
+    /* Relaxed: the handle is only a number to the pool, and the driver knows what it means. */
     CUstream stream = atomic_load_explicit(place, memory_order_relaxed);
     bool pushed;
     if (stream || !context_push(pool, context, &pushed))
@@ -41,9 +42,9 @@ CUstream late_return_stream(struct pool *pool, struct context *context)
     return own_stream(pool, context, &context->late_stream);
 }
 
-/* The pool has handed out a block behind a barrier, or is about to, behind which the stream comes
- * as well: what that waits for may need this thread to go on. *in_vain: that was waited for in
- * vain. */
+/* Whether the stream is ordered after a barrier of the pool's own. The pool has allocated a block
+ * after one, or is about to. What the barrier waits for may need this thread to go on. *in_vain: a
+ * call has waited for that without success. */
 static bool is_behind_own_barrier(struct context *context, bool *in_vain)
 {
     lock_must_not_be_held(&context->lock);
@@ -55,7 +56,7 @@ static bool is_behind_own_barrier(struct context *context, bool *in_vain)
     return behind;
 }
 
-/* Whether the stream gets there so soon. */
+/* Whether the stream's work completes within this time. */
 static bool wait_at_most(struct pool *pool, CUstream stream, uint64_t nanoseconds)
 {
     uint64_t started = monotonic_now();
@@ -66,8 +67,8 @@ static bool wait_at_most(struct pool *pool, CUstream stream, uint64_t nanosecond
     return result != CUDA_ERROR_NOT_READY;
 }
 
-/* Like any other wait in an allocation: for a second at most, and then as if such work were known.
- */
+/* Waits like an allocation: for a second at most. After that, the work counts as work that the host
+ * ends. */
 static bool wait_for_own_barrier(struct pool *pool, struct context *context, CUstream stream)
 {
     if (wait_at_most(pool, stream, VAIN_WAIT_NANOSECONDS))
@@ -78,10 +79,10 @@ static bool wait_for_own_barrier(struct pool *pool, struct context *context, CUs
     return false;
 }
 
-/* After the program's own cuCtxWaitEvent only who is out of memory waits. Behind a barrier of the
- * pool's own he waits elsewhere, for the barrier's fence: core/reclaim/waiting.h. For others nobody
- * waits in the program's place, but they wait for an answer; mostly the barrier is over, and nobody
- * has asked. */
+/* After the program's own cuCtxWaitEvent, only a thread that is out of memory waits. After a
+ * barrier of the pool's own, that thread waits elsewhere, for the barrier's fence:
+ * core/reclaim/waiting.h. For other processes, which wait for an answer, the wait is short: mostly
+ * the barrier's fence has completed, and nobody has asked. */
 bool return_wait(struct pool *pool, struct context *context, CUstream stream,
                  enum release_place place)
 {

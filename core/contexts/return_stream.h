@@ -1,14 +1,15 @@
 /*
- * The streams on which memory goes back to the driver.
+ * The streams on which the pool returns memory to the driver.
  *
- * A block is given back by cuMemFreeAsync on a stream of our own, which is then synchronised:
- * unlike cuMemFree that does not wait for the program's kernels, with two exceptions. After the
- * program's own cuCtxWaitEvent our stream is behind that event, too: then blocks are returned
- * without waiting, and only who is out of memory waits, at most LAST_RESORT_NANOSECONDS. And behind
- * a barrier of the pool's own it is waited for VAIN_WAIT_NANOSECONDS at most; what went back so and
- * may not be the driver's yet counts as freed in a stream's order (epoch_note_freed_in_order).
+ * A block is returned by cuMemFreeAsync on a stream of the pool's own, which is then synchronised.
+ * Unlike cuMemFree, this does not wait for the program's kernels, with two exceptions. After the
+ * program's own cuCtxWaitEvent, the pool's stream is ordered after that event, too. Then blocks are
+ * returned without a wait. Only a thread that is out of memory waits, for LAST_RESORT_NANOSECONDS
+ * at most. After a barrier of the pool's own, a thread waits for VAIN_WAIT_NANOSECONDS at most.
+ * Memory that was returned so, and that the driver may not have yet, counts as freed in stream
+ * order (epoch_note_freed_in_order).
  *
- * No lock is held by the callers.
+ * The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_RETURN_STREAM_H
 #define CUDAPOOL_CORE_RETURN_STREAM_H
@@ -21,9 +22,9 @@
 struct context;
 struct pool;
 
-/* Inside which call of the program's memory is given back; or for others' sake, in whichever call
- * or in none: then nothing of the program's may be waited for, but the memory is to be there for
- * others at once. */
+/* The program's call inside which memory is returned. RELEASE_FOR_OTHERS: memory is returned for
+ * other processes, in any call or in none. Then the pool must wait for nothing of the program's,
+ * but others must get the memory at once. */
 enum release_place {
     RELEASE_IN_FREE,
     RELEASE_IN_ALLOCATION,
@@ -31,21 +32,21 @@ enum release_place {
     RELEASE_FOR_OTHERS
 };
 
-/* The stream of the context that blocks are given back on, made on first use; NULL where it can't
- * be. */
+/* The context's stream for returning blocks, made on first use; NULL where it cannot be made. */
 CUstream return_stream(struct pool *pool, struct context *context);
 
-/* Another one, for memory behind work that is not over: it is never waited for. */
+/* The context's stream for returning memory that running work may still use. It is never waited
+ * for. */
 CUstream late_return_stream(struct pool *pool, struct context *context);
 
-/* After blocks were given back on that stream, or one like it, of the context, which is current and
- * pinned: waits until they are the driver's, where that cannot take long. False: they may not be.
- */
+/* Called after blocks were returned on the return stream, or a stream like it, of the context,
+ * which is current and pinned. Waits until the driver has them, where that cannot take long. False:
+ * the driver may not have them yet. */
 bool return_wait(struct pool *pool, struct context *context, CUstream stream,
                  enum release_place place);
 
-/* Asks the driver whether all that was given back on the context's return stream is the driver's by
- * now. The context may have ended. */
+/* Asks the driver whether it has by now all that was returned on the context's return stream. The
+ * context may have ended. */
 bool return_is_over(struct pool *pool, struct context *context);
 
 #endif

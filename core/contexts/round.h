@@ -1,5 +1,5 @@
 /*
- * Rounds as data (rounds.h).
+ * The data of rounds; rounds.h says what they are for.
  *
  *   rounds->over <= rounds->begun <= rounds->over + ROUNDS_MAX
  *   round n is in slots[n % ROUNDS_MAX] while over < n <= begun
@@ -22,14 +22,18 @@ struct round {
 };
 
 struct rounds {
-    _Atomic uint64_t begun; /* number of the newest. Written under the fence lock, release; acquire
-                               where it is asked about without */
-    _Atomic uint64_t over;  /* number of the newest that is over: of whoever has set asking. Release
-                               and acquire: its slot is used again */
-    _Atomic uint64_t fences;   /* recorded since the newest began. Relaxed: it chooses when the next
-                                  one does */
-    _Atomic uint64_t contexts; /* of the newest; relaxed, likewise */
-    _Atomic bool asking;       /* a thread asks the driver about a round */
+    /* The number of the newest round. Written under the fence lock with release; read with acquire
+     * where a thread asks about it without the lock. */
+    _Atomic uint64_t begun;
+    /* The number of the newest round that has completed. The thread that has set asking writes it.
+     * Release and acquire, since its slot is used again. */
+    _Atomic uint64_t over;
+    /* Fences recorded since the newest round began. Relaxed: it chooses when the next round
+     * begins. */
+    _Atomic uint64_t fences;
+    /* Contexts in the newest round. Relaxed: it chooses when the next round begins. */
+    _Atomic uint64_t contexts;
+    _Atomic bool asking; /* a thread is asking the driver about a round */
     struct round slots[ROUNDS_MAX];
 };
 

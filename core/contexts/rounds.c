@@ -7,7 +7,7 @@
 #include "pool_state.h"
 #include "registry.h"
 
-/* Whether any context has another one beside it now. The work of those that have ended is done. */
+/* Whether several contexts live now. The work of contexts that have ended has completed. */
 static bool has_several(struct pool *pool)
 {
     lock_must_be_held(&pool->fence_lock);
@@ -34,7 +34,8 @@ static size_t count_contexts(struct pool *pool)
     return count;
 }
 
-/* Of events made for an earlier set of contexts the one of this context, or NULL. */
+/* This context's event among those made for an earlier set of contexts, or NULL. from: where to
+ * begin. */
 static struct fence_event *find_event(const struct round *round, const struct context *context,
                                       unsigned from)
 {
@@ -46,8 +47,9 @@ static struct fence_event *find_event(const struct round *round, const struct co
     return NULL;
 }
 
-/* Contexts are listed in one order, so that the next one's event is most often the next one. Those
- * that have ended took their events with them. */
+/* Makes an event for each live context, or takes the one that the round has. Contexts are listed in
+ * one order, so the next context's event is most often the next one. Contexts that have ended took
+ * their events with them. */
 static CUresult make_events(struct pool *pool, struct round *round)
 {
     lock_must_be_held(&pool->fence_lock);
@@ -71,7 +73,7 @@ static CUresult make_events(struct pool *pool, struct round *round)
             result = CUDA_SUCCESS;
     }
     if (result != CUDA_SUCCESS) {
-        /* Those that were there before stay the round's. */
+        /* Events that the round had before stay the round's. */
         for (unsigned i = 0; i < made.event_count; i++)
             if (!find_event(round, made.events[i].context, 0))
                 fence_event_destroy(pool, &made.events[i]);
@@ -115,7 +117,7 @@ static bool is_over(struct pool *pool, struct round *round)
     return true;
 }
 
-/* Of a round that has begun. */
+/* Asks about a round that has begun. False also where another thread is asking. */
 static bool ask_about(struct pool *pool, uint64_t number)
 {
     struct rounds *rounds = &pool->rounds;
@@ -129,8 +131,8 @@ static bool ask_about(struct pool *pool, uint64_t number)
     return over;
 }
 
-/* Whether there is a slot for a round after this one. Nobody may have asked about those that have
- * begun. */
+/* Whether there is a slot for the next round. It asks about rounds that have begun, since nobody
+ * may have asked yet. */
 static bool has_place(struct pool *pool, uint64_t begun)
 {
     uint64_t over = atomic_load_explicit(&pool->rounds.over, memory_order_acquire);
@@ -139,7 +141,8 @@ static bool has_place(struct pool *pool, uint64_t begun)
 
 /* ---- beginning ---- */
 
-/* Its slot is nobody's: whoever asks looks at rounds that are not over. */
+/* Begins the next round. No other thread uses its slot, since threads that ask look only at rounds
+ * that have begun. */
 static enum record_result begin(struct pool *pool, CUresult *error)
 {
     lock_must_be_held(&pool->fence_lock);
@@ -161,7 +164,7 @@ static enum record_result begin(struct pool *pool, CUresult *error)
     return RECORDED;
 }
 
-/* share: of the events of a round that one fence is worth. */
+/* share: how many events of a round one fence is worth. */
 static bool is_worth_it(const struct rounds *rounds, uint64_t share)
 {
     return atomic_load_explicit(&rounds->fences, memory_order_relaxed) * share >=

@@ -10,7 +10,7 @@
 
 /* ---- loaded objects ---- */
 
-/* So long a fork waits for those who look, which takes microseconds: nanoseconds. */
+/* The longest that a fork waits for threads that look, which takes microseconds: nanoseconds. */
 #define FORK_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 
 static bool pins_memory(const char *path)
@@ -21,7 +21,7 @@ static bool pins_memory(const char *path)
            strncmp(name, "libcufile.so", 12) == 0;
 }
 
-/* Whether the object's names of functions have this one among them, its own or others'. */
+/* Whether the object's names of functions include this one, defined by it or by another object. */
 static bool knows_name(const struct dl_phdr_info *info, const char *name)
 {
     const ElfW(Dyn) *dynamic = NULL;
@@ -40,7 +40,7 @@ static bool knows_name(const struct dl_phdr_info *info, const char *name)
 }
 
 /* UCX before 1.14, or built for CUDA before 11.2, patches the driver's cuMemFree to learn which
- * memory goes, and knows no cuMemFreeAsync. */
+ * memory is freed, and knows no cuMemFreeAsync. */
 static bool misses_frees(const struct dl_phdr_info *info)
 {
     const char *slash = strrchr(info->dlpi_name, '/');
@@ -59,7 +59,8 @@ static int look_at_object(struct dl_phdr_info *info, size_t size, void *argument
     struct object_search *search = argument;
     (void)size;
     search->loaded = info->dlpi_adds;
-    /* Nothing was loaded since the last time: the first object tells, the others need no look. */
+    /* If nothing was loaded since the last look, the first object shows that, and the others need
+     * no look. */
     if (search->loaded == atomic_load_explicit(&search->pool->objects_loaded, memory_order_relaxed))
         return 1;
     search->pins = search->pins || (info->dlpi_name && pins_memory(info->dlpi_name));
@@ -67,8 +68,8 @@ static int look_at_object(struct dl_phdr_info *info, size_t size, void *argument
     return 0;
 }
 
-/* Of a look and a fork that begin at the same time, each adds itself and then looks for the other.
- */
+/* A look and a fork that begin at the same time each add themselves and then look for the other. So
+ * one of them at least sees the other. */
 bool surroundings_linker_begin(struct pool *pool)
 {
     atomic_fetch_add(&pool->looking, 1);
@@ -127,12 +128,12 @@ bool barriers_are_open(struct pool *pool)
 
 /* ---- launches ---- */
 
-/* After so many nanoseconds without a launch by another thread a thread launches alone; without
- * work on another stream, one stream is used. */
+/* A thread launches alone if no other thread has launched for this time. One stream is used if no
+ * other stream has had work for this time. Nanoseconds. */
 #define ALTERNATION_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
-/* CU_STREAM_LEGACY's other name is 0, which stands for none here. Handles of other streams are
- * addresses, whose last bits are 0. */
+/* The legacy stream is named CU_STREAM_LEGACY, since its other name, 0, stands for none here.
+ * Handles of other streams are addresses, whose last bits are 0. */
 static uint64_t name_of_stream(struct pool *pool, CUstream stream)
 {
     if (stream == CU_STREAM_PER_THREAD)
@@ -140,7 +141,7 @@ static uint64_t name_of_stream(struct pool *pool, CUstream stream)
     return stream ? (uintptr_t)stream : (uintptr_t)CU_STREAM_LEGACY;
 }
 
-/* Written seldom: who works on several streams writes once until somebody looks. */
+/* Written seldom: a thread that works on several streams writes once until somebody looks. */
 void stream_note_use(struct pool *pool, CUstream stream)
 {
     uint64_t name = name_of_stream(pool, stream);
@@ -170,7 +171,7 @@ void launches_note(struct pool *pool, CUstream stream)
     thread_state.launches++;
     stream_note_use(pool, stream);
     uint64_t last = atomic_load_explicit(&pool->launcher, memory_order_relaxed);
-    /* Written seldom: every launch reads it. */
+    /* Written seldom, since every launch reads it. */
     if (!atomic_load_explicit(&pool->launched, memory_order_relaxed))
         atomic_store_explicit(&pool->launched, true, memory_order_relaxed);
     if (__builtin_expect(last == self, 1))

@@ -4,7 +4,8 @@
 #include "core/base/numbers.h"
 #include "core/base/size_class.h"
 
-/* Counts blocks that the slow path has put into the bin; taken away: (uint64_t)-1. */
+/* Counts blocks that the slow path has put into the bin; (uint64_t)-1: one block that it took out.
+ */
 static void note_moved(struct thread_cache *cache, struct cache_bin *bin, uint64_t blocks)
 {
     counter_add(&bin->counters->moved, blocks);
@@ -12,9 +13,9 @@ static void note_moved(struct thread_cache *cache, struct cache_bin *bin, uint64
     counter_add(&cache->moved_bytes, blocks * bin->bytes);
 }
 
-/* Gives all but the newest so many clean blocks to the heap's lists. A bin's clean blocks are
- * chained from the newest to the oldest, and the heap's lists go the other way: so the chain is
- * turned round first. */
+/* Moves all but the newest `stay` clean blocks to the heap's lists. A bin's clean blocks are
+ * chained from the newest to the oldest, and the heap's lists take the oldest first. So the chain
+ * is reversed first. */
 static void give_clean(struct thread_cache *cache, struct cache_bin *bin, uint64_t stay)
 {
     struct block **link = &bin->clean, *turned = NULL;
@@ -38,7 +39,7 @@ static void give_clean(struct thread_cache *cache, struct cache_bin *bin, uint64
     }
 }
 
-/* Bytes that were freed in the epoch of this stamp are no longer pending in this cache. */
+/* Counts bytes that were freed in the epoch of this stamp as no longer pending in this cache. */
 static void note_no_longer_pending(struct thread_cache *cache, uint64_t stamp, uint64_t bytes)
 {
     struct cache_epoch *epoch = &cache->epochs[stamp % CACHE_EPOCHS];
@@ -101,8 +102,9 @@ struct block *thread_cache_pop(struct thread_cache *cache, struct cache_bin *bin
     return block;
 }
 
-/* The refill leaves room: as many blocks again may be freed before the bin is full, and as many
- * bytes before the cache has too much and gives half of everything back. */
+/* A refill leaves room. The thread may free as many blocks again before the bin is full. It may
+ * free as many bytes again before the cache exceeds its limit and moves half of everything to the
+ * heap's lists. */
 unsigned thread_cache_wants(const struct thread_cache *cache, struct cache_bin *bin)
 {
     heap_lock_must_be_held(cache->heap);
@@ -137,8 +139,8 @@ void cache_bin_retire(struct cache_bin *bin)
     bin->room = 0;
 }
 
-/* How many blocks a bin of the bucket may hold; 0: too few to be worth it. granted: blocks that the
- * bucket's other bins may hold. */
+/* Returns how many blocks a bin of the bucket may hold; 0: too few to be worth a bin. granted:
+ * blocks that the bucket's other bins may hold. */
 static uint32_t capacity_for(const struct heap *heap, const struct bucket *bucket, uint64_t granted)
 {
     uint64_t bytes = smaller_of(counter_get(&heap->caches.most_bytes), CACHE_BIN_BYTES);
@@ -147,13 +149,13 @@ static uint32_t capacity_for(const struct heap *heap, const struct bucket *bucke
         return 0;
     uint64_t blocks = smaller_of(bytes / bucket->bytes, heap->caches.most_blocks);
     blocks = smaller_of(blocks, all - granted);
-    /* A lone thread's largest blocks are worth a bin however few they are. */
+    /* A lone thread's largest blocks have a bin even if only two of them fit. */
     bool few = blocks < (heap->caches.count > 1 ? CACHE_BIN_LEAST : 2) ||
                heap->caches.most_blocks < CACHE_BIN_LEAST;
     return few ? 0 : (uint32_t)blocks;
 }
 
-/* Makes the bin the bucket's. False where it could hold too little. */
+/* Gives the bin to the bucket. False if the bin could hold too few blocks. */
 static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, struct bucket *bucket)
 {
     uint32_t capacity = capacity_for(cache->heap, bucket, device_bucket(bucket)->granted_to_caches);
@@ -173,7 +175,7 @@ static bool serve_bucket(struct thread_cache *cache, struct cache_bin *bin, stru
     return true;
 }
 
-/* A bin with counters in the figures; NULL where memory is short. */
+/* Makes a bin with counters in the figures. NULL if memory is short. */
 static struct cache_bin *make_bin(const struct heap *heap, const struct bucket *bucket)
 {
     struct bin_counters *counters =
@@ -187,7 +189,8 @@ static struct cache_bin *make_bin(const struct heap *heap, const struct bucket *
     return bin;
 }
 
-/* Whether no cache may hold the bucket's blocks now, see thread_caches_take. */
+/* Whether the bucket is shared, so that no cache may hold its blocks now (see thread_caches_take).
+ */
 static bool is_shared(const struct heap *heap, const struct bucket *bucket)
 {
     return counter_get(&heap->now) < device_bucket(bucket)->shared_until;
@@ -221,7 +224,7 @@ struct cache_bin *thread_cache_bin(struct thread_cache *cache, struct bucket *bu
     return bin;
 }
 
-/* After the number of caches has changed: the bin may hold more, or has to hold less. */
+/* Fits the bin's capacity to the present number of awake caches. */
 static void resize_bin(struct thread_cache *cache, struct cache_bin *bin)
 {
     struct bucket *bucket = cache_bin_bucket(bin);
@@ -246,9 +249,9 @@ struct cache_bin *cache_bin_in_use(struct thread_cache *cache, unsigned place)
     return cache_bin_bucket(bin) ? bin : NULL;
 }
 
-/* Gives blocks to the heap's lists until the cache has three quarters of what it may have: first of
- * bins that its thread has not used for long, then of those that it has not used in the last epoch,
- * then half of every bin. */
+/* Moves blocks to the heap's lists until the cache holds at most three quarters of its limit. It
+ * empties bins that the thread has not used for CACHE_UNUSED_EPOCHS first. Next are bins not used
+ * in the last epoch, and then half of every bin. */
 static void give_what_is_too_much(struct thread_cache *cache)
 {
     static const uint64_t unused_for[] = {CACHE_UNUSED_EPOCHS, 1, 0};

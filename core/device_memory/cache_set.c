@@ -10,7 +10,8 @@
 #include "core/contexts/pool_state.h"
 #include "sums.h"
 
-/* Values of <linux/membarrier.h>, which may be older than the kernel that the pool runs on. */
+/* Values of <linux/membarrier.h>. That header may be older than the kernel on which the pool runs.
+ */
 enum { MEMBARRIER_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_EXPEDITED = 1 << 4 };
 
 bool thread_caches_prepare_closing(void)
@@ -18,10 +19,10 @@ bool thread_caches_prepare_closing(void)
     return syscall(SYS_membarrier, MEMBARRIER_REGISTER_EXPEDITED, 0) == 0;
 }
 
-/* After this, a thread that enters sees the bit, and one that had entered before is seen inside. If
- * the program has since forbidden itself the system call (seccomp), threads enter by an exchange
- * from now on; those that have just entered by a plain store are given time in which any
- * processor's stores become visible. */
+/* After this, a thread that enters a cache sees the bit, and a thread that entered earlier is seen
+ * inside. If the program has since forbidden itself the system call (seccomp), threads enter by an
+ * exchange from now on. The nap then lasts long enough for any processor's stores to become
+ * visible, for threads that have just entered by a plain store. */
 static void let_all_see_the_bit(struct heap *heap, const struct pool *pool)
 {
     struct timespec nap = {0, 10000000};
@@ -48,14 +49,14 @@ void thread_caches_wait(struct heap *heap)
 
 static void close_caches(struct heap *heap)
 {
-    /* Sequentially consistent, like the looks at it. */
+    /* Sequentially consistent, like the loads in cache_enter and thread_cache_enter_strongly. */
     atomic_fetch_or(&heap->closed, CLOSED_COLLECTING);
     thread_caches_wait(heap);
 }
 
 static void open_caches(struct heap *heap)
 {
-    heap->recent.current = 0; /* blocks have moved: sums are to be made anew */
+    heap->recent.current = 0; /* blocks have moved: sum again */
     atomic_fetch_and(&heap->closed, ~(uint32_t)CLOSED_COLLECTING);
 }
 
@@ -89,8 +90,8 @@ void thread_caches_thin_out(struct heap *heap, uint64_t stay, uint64_t of)
     open_caches(heap);
 }
 
-/* Keeps the bucket out of caches for a while: threads that take a size from each other's caches all
- * the time do better without. Each time that it comes to this again soon, the span is doubled. */
+/* Keeps the bucket out of caches for a while, because threads constantly take its blocks from each
+ * other's caches. If sharing begins again soon, the span is doubled. */
 static void begin_sharing(struct bucket *bucket, uint64_t now)
 {
     bool soon = device_bucket(bucket)->shared_for &&
@@ -102,14 +103,15 @@ static void begin_sharing(struct bucket *bucket, uint64_t now)
     device_bucket(bucket)->shared_until = now + device_bucket(bucket)->shared_for;
 }
 
-/* Being taken from again and again does not make blocks of so few bytes shared: so little of them
- * lies in caches that threads do better to take them from each other, or to take new ones. */
+/* Blocks no larger than this do not become shared for being taken often. Little memory lies in
+ * caches as such blocks. It is cheaper for threads to take them from each other, or to get new
+ * ones. */
 static uint64_t least_bytes_to_share(const struct heap *heap)
 {
     return context_of_heap(heap)->device->growth_budget / CACHE_SHARED_SHARE;
 }
 
-/* Each thread's part of the bucket's free blocks; 0: too few to be worth a bin. */
+/* Returns each thread's part of the bucket's free blocks; 0: too few to be worth a bin. */
 static uint64_t fair_part(const struct heap *heap, const struct bucket *bucket)
 {
     uint64_t blocks = bucket->free_blocks + thread_caches_blocks(heap, bucket, NULL, false);
@@ -117,8 +119,8 @@ static uint64_t fair_part(const struct heap *heap, const struct bucket *bucket)
     return part >= CACHE_BIN_LEAST ? part : 0;
 }
 
-/* Moves all but so many blocks of each bin to the heap's lists. retire: the bins are the bucket's
- * no more. */
+/* Moves all but `stay` blocks of each of the bucket's bins to the heap's lists. retire: also takes
+ * the bins away from the bucket. */
 static void take_out_of_caches(struct heap *heap, struct bucket *bucket, uint64_t stay, bool retire)
 {
     close_caches(heap);
@@ -157,7 +159,7 @@ void thread_caches_share(struct heap *heap, struct bucket *bucket)
     take_out_of_caches(heap, bucket, 0, true);
 }
 
-/* When the bin will have been left alone for so long; UINT64_MAX: it is empty. */
+/* Returns when the bin will have been unused for `idle` nanoseconds; UINT64_MAX: it is empty. */
 static uint64_t idle_at(struct cache_bin *bin, uint64_t now, uint64_t idle)
 {
     uint64_t use = counter_get(&bin->counters->hits) + counter_get(&bin->counters->frees);
@@ -168,7 +170,8 @@ static uint64_t idle_at(struct cache_bin *bin, uint64_t now, uint64_t idle)
     return cache_bin_blocks(bin) ? bin->seen_at + idle : UINT64_MAX;
 }
 
-/* Of one cache. closed: its bins may be emptied, and those that are idle are. */
+/* Returns the earliest such time of one cache's bins. closed: the caches are closed, so idle bins
+ * are emptied instead. */
 static uint64_t take_idle_bins(struct thread_cache *cache, uint64_t now, uint64_t idle, bool closed)
 {
     uint64_t first = UINT64_MAX;
@@ -229,7 +232,8 @@ static void retire_large_bins(struct thread_cache *cache)
     }
 }
 
-/* Large blocks are on trial, or soon may be: no cache holds any from now on. */
+/* Takes all large blocks out of the caches, because large blocks are on trial or soon may be
+ * (keep.h). */
 static void take_large_blocks(struct heap *heap)
 {
     if (!thread_caches_first(heap))
@@ -253,9 +257,9 @@ void thread_caches_update_closed(struct heap *heap)
         take_large_blocks(heap);
 }
 
-/* Says how much each cache may hold now that so many are awake. The more there are, the less it is:
- * a block in one cache may be what another thread waits for. All together they stay inside the
- * growth budget. */
+/* Sets the limits of each cache for this number of awake caches. With more caches each limit is
+ * lower, since a block in one cache may be the one that another thread waits for. All caches
+ * together stay inside the growth budget. */
 static void count_awake(struct heap *heap, unsigned count)
 {
     uint64_t budget = context_of_heap(heap)->device->growth_budget;
@@ -271,12 +275,13 @@ static void count_awake(struct heap *heap, unsigned count)
     context_of_heap(heap)->epochs.shared = count > 1;
 }
 
-/* Around a change of the list of awake caches, and of what the heap counts for a cache while that
- * is asleep. */
+/* Called before and after a change of the list of awake caches, and of what the heap counts for a
+ * cache that is asleep. */
 static void begin_listing(struct heap *heap)
 {
     counter_add(&heap->caches.list_changes, 1);
-    /* Pairs with the fence in heap_bytes: whoever sees the change sees the number odd. */
+    /* Pairs with the acquire fence in heap_bytes: a reader that sees the change sees the number
+     * odd. */
     counter_fence(memory_order_release);
 }
 
@@ -339,9 +344,8 @@ void thread_cache_put_to_sleep(struct thread_cache *cache)
     count_awake(heap, heap->caches.count - 1);
 }
 
-/* Whether the cache's thread has done nothing for long. A thread that waits in the slow path is not
- * idle. now is the heap's clock, which may be behind the last time that the thread was seen busy.
- */
+/* Whether the cache's thread has done nothing for CACHE_IDLE. A thread that waits in the slow path
+ * is not idle. now: the heap's clock, which may be earlier than cache->seen_at. */
 static bool is_idle(struct thread_cache *cache, uint64_t now)
 {
     uint64_t use = counter_get(&cache->freed_bytes) + counter_get(&cache->handed_out_bytes);

@@ -10,15 +10,15 @@
 
 static void end_of_thread(void *unused);
 
-/* What a thread knows of its own caches. */
+/* The calling thread's own caches. */
 static _Thread_local struct {
-    struct thread_cache *all; /* of this thread, in all heaps */
+    struct thread_cache *all; /* in all heaps */
     bool told;                /* end_of_thread will be called */
-    bool over;                /* it has been */
+    bool over;                /* end_of_thread has been called */
 } caches_of_thread;
 
-/* One key serves all pools of the process, since keys are few. It is made with the first pool, by
- * the thread that makes it. */
+/* One key serves all pools of the process, since keys are few. The thread that makes the first pool
+ * makes the key. */
 static pthread_key_t end_key;
 
 static bool end_key_is_made;
@@ -42,7 +42,8 @@ struct thread_cache *thread_cache_known(const struct heap *heap)
     return cache;
 }
 
-/* The cache's thread ends, or has ended: another thread may take the cache over. */
+/* Puts a cache on the spare list, because its thread ends or has ended. Another thread may then
+ * take it over. */
 static void retire_cache(struct thread_cache *cache)
 {
     struct heap *heap = cache->heap;
@@ -54,8 +55,8 @@ static void retire_cache(struct thread_cache *cache)
     heap->caches.owned--;
 }
 
-/* Whether the thread was inside a cache, or held a lock, when a signal handler made it end: then it
- * may have changed half of something, and the lock is never given back. */
+/* Whether the thread was inside a cache, or held a lock, when a signal handler ended it. Its
+ * changes may then be incomplete, and the lock is never released. */
 static bool is_interrupted(const struct thread_cache *caches)
 {
     bool inside = thread_state.context_locks != 0;
@@ -64,16 +65,16 @@ static bool is_interrupted(const struct thread_cache *caches)
     return inside;
 }
 
-/* Whether this process is a child of the pool's: it has this thread and the memory, but another
- * thread may have held the lock. Not every way to fork runs the handlers that set forgotten. */
+/* Whether this process is a child of the pool's process. The child has this thread and the memory,
+ * but another thread may have held the lock at the fork. Not every way to fork runs the handlers
+ * that set `forgotten`, so the process id is compared as well. */
 static bool is_the_parents(const struct pool *pool)
 {
     return atomic_load_explicit(&pool->forgotten, memory_order_relaxed) ||
            pool->process != getpid();
 }
 
-/* Called once, as the thread ends. What the thread still allocates and frees after that takes the
- * slow path. */
+/* Called once, as the thread ends. Later allocations and frees of the thread take the slow path. */
 static void end_of_thread(void *unused)
 {
     struct thread_cache *cache = caches_of_thread.all;
@@ -100,8 +101,9 @@ void thread_cache_prepare_thread(const struct pool *pool)
             pool->thread_functions.set_specific(end_key, &caches_of_thread) == 0;
 }
 
-/* The kernel's number of the calling thread. 0 for a thread in another process that shares memory
- * with the pool's (vfork, clone): the kernel would not say whether that one lives. */
+/* Returns the kernel's id of the calling thread. Returns 0 for a thread of another process that
+ * shares memory with the pool's process (vfork, clone). The kernel would not say whether that
+ * thread lives. */
 static pid_t number_of_this_thread(const struct pool *pool)
 {
     return getpid() == pool->process ? (pid_t)syscall(SYS_gettid) : 0;
@@ -112,9 +114,8 @@ static bool has_ended(const struct pool *pool, pid_t thread)
     return thread && syscall(SYS_tgkill, pool->process, thread, 0) != 0 && errno == ESRCH;
 }
 
-/* Finds caches of threads that have ended without end_of_thread. Each time that a new cache would
- * be made one old one is looked at, so that at most about every second cache is without a thread.
- */
+/* Finds caches of threads that have ended without end_of_thread. It checks one old cache whenever a
+ * new one would be made. So at most about every second cache is without a thread. */
 static void look_for_an_end(struct heap *heap)
 {
     struct thread_cache *cache =
@@ -122,7 +123,7 @@ static void look_for_an_end(struct heap *heap)
     if (!cache)
         cache = atomic_load_explicit(&heap->caches.all, memory_order_relaxed);
     heap->caches.checked_for_end = cache;
-    int error = errno; /* the program's */
+    int error = errno; /* the program's errno */
     if (cache && has_ended(cache->pool, cache->thread))
         retire_cache(cache);
     errno = error;

@@ -8,20 +8,20 @@
 #include "core/contexts/pool_state.h"
 #include "policies.h"
 
-/* A lone thread that has so many blocks of a size waits for a fence, which makes many of them
- * clean, rather than take them one by one behind a barrier. */
+/* A lone thread with this many blocks of a size waits for a fence, which makes many of them clean.
+ * With fewer blocks it takes them one by one, ordered after a barrier. */
 #define BLOCKS_WORTH_A_WAIT 64u
 
-/* What taking a block behind a barrier costs a lone thread: nanoseconds. */
+/* The cost for a lone thread of taking a block ordered after a barrier, in nanoseconds. */
 #define COST_OF_A_BARRIER 500
 
-/* A round is so many looks at the number that is clean, and one at the clock; after so many rounds
- * the thread gives up its processor for a moment. */
+/* A round is LOOKS_PER_ROUND loads of the clean epoch and one look at the clock. After
+ * ROUNDS_PER_YIELD rounds the thread yields its processor. */
 #define LOOKS_PER_ROUND  16u
 #define ROUNDS_PER_YIELD 4u
 
-/* Asks the driver about the fence that covers the stamp, on behalf of all threads that wait: one at
- * a time, and not again too soon. */
+/* Queries the driver about the fence that makes the stamp clean, on behalf of all threads that
+ * wait. One thread queries at a time, and not again too soon. */
 static void ask_for_all(struct pool *pool, struct context *context, uint64_t stamp, uint64_t now)
 {
     struct epochs *epochs = &context->epochs;
@@ -37,15 +37,16 @@ static void ask_for_all(struct pool *pool, struct context *context, uint64_t sta
     atomic_store_explicit(&epochs->asked_for, false, memory_order_release);
 }
 
-/* Whether a fence that may be waited for covers the stamp, or one is being made. */
+/* Whether a fence that makes the stamp clean may be waited for, or a fence is being recorded or
+ * about to be. */
 static bool has_a_fence(const struct epochs *epochs, uint64_t stamp)
 {
     return atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
            epoch_fence_is_near(epochs);
 }
 
-/* How long a thread has waited: nanoseconds. Time in which another thread was in the driver for a
- * new block counts apart (beside), since all fences wait for that. */
+/* How long a thread has waited, in nanoseconds. Time in which another thread was in the driver for
+ * a new block counts separately (beside), since all fences wait for that. */
 struct patience {
     uint64_t started, now, beside;
 };
@@ -97,8 +98,9 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     bool may_grow = !pending->full && cache->waited_ns >= 0;
     if (epoch_clean(epochs) >= stamp)
         return true;
-    /* A lone thread may take blocks behind a barrier: no wait, but the slow path for each block. So
-     * may all where memory is to stay hot, and there that is better than a new block, too. */
+    /* A lone thread may take blocks ordered after a barrier. It then does not wait, but each block
+     * takes the slow path. All threads may do so while memory is to stay hot, when an old block is
+     * also better than a new one. */
     bool hot = policy_keeps_hot(pool, heap);
     bool lone = hot || (heap->caches.count <= 1 && pending->blocks < BLOCKS_WORTH_A_WAIT);
     if (lone && !hot)
@@ -110,8 +112,8 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
     if (!has_a_fence(epochs, stamp)) {
         if (!may_grow || heap->caches.count > 1)
             thread_cache_ask_again(cache);
-        /* Without a fence there is nothing to wait for, unless another thread's free may bring one.
-         */
+        /* Without a fence there is nothing to wait for, unless another thread's free may record
+         * one. */
         if (lone || atomic_load_explicit(&heap->threads_freeing, memory_order_relaxed) <= 1)
             return false;
     }

@@ -1,5 +1,5 @@
 /*
- * Device memory (cuMemAlloc) as a kind of memory: what contexts and fences tell it.
+ * Device memory (cuMemAlloc) as a kind of memory: the functions that contexts and fences call.
  */
 #include "device_memory.h"
 
@@ -44,7 +44,7 @@ static uint64_t newest_pending(const struct context *context)
     return heap_newest_pending(heap_of(context));
 }
 
-/* Frees on the fast path would not wait for the work. */
+/* Closes the caches while there is host work: frees on the fast path would not wait for it. */
 static void host_work_changed(struct context *context)
 {
     struct heap *heap = heap_of(context);

@@ -1,16 +1,17 @@
 /*
- * Device memory (cuMemAlloc) as a kind of memory: what the rest of the core may ask of it.
+ * Device memory (cuMemAlloc) as a kind of memory: what the rest of the core may call.
  *
- * An allocation that hits, and its free, take the fast path of thread_cache.h, and go through none
- * of the files above it. Files of this directory call down this list, and never up:
+ * An allocation that hits, and its free, take the fast path of thread_cache.h. They use none of the
+ * files above that one in this list. The files of this directory call down the list, and never up:
  *
- *   ladder, free                       an allocation and a free that take the heap's lock
+ *   ladder, free                       an allocation and a free that take the heap lock
  *   miss, free_fence, cache_wait       a new block, the fence that ends a free, a short wait
- *   policies                           when all these do what; the table of heuristics
+ *   policies                           when each of these acts; the table of heuristics
  *   place                              where the calling thread looks for blocks of a size
- *   release, driver_free, lost, parked giving memory back; blocks that the pool lets go, or keeps
- *   cache_threads, cache_set           whose caches are; all caches of a heap together
- *   cache_bin, sums                    one cache's bins; what lists and caches hold together
+ *   release, driver_free, lost, parked releasing memory to the driver; blocks that leave the pool
+ *                                      in other ways, or that graphs own
+ *   cache_threads, cache_set           the owners of caches; all caches of a heap together
+ *   cache_bin, sums                    the bins of one cache; sums over lists and caches
  *   thread_cache                       the fast path
  *   heap, bucket, keep, parts          the state, its lists, its buckets; ghosts and trials; blocks
  *                                      that are cut out of larger ones
@@ -32,7 +33,7 @@
 #include "sums.h"
 #include "thread_cache.h"
 
-/* The kind, for the table of kinds (kind.h): the first one, see heap_of. */
+/* Device memory in the table of kinds (kind.h). It is the first entry, see heap_of. */
 extern const struct kind device_memory;
 
 #endif

@@ -9,9 +9,9 @@
 #include "core/driver/calls.h"
 #include "sums.h"
 
-/* A block that was handed out behind a barrier may be in use by work that the driver's free would
- * not wait for: the driver does not know that the work has to do with the block. Releases and
- * retakes the lock. */
+/* Waits for earlier work that may still use a block reused after a barrier. The driver does not
+ * know that this work uses the block, so its free would not wait for it. Releases and retakes the
+ * lock. */
 static void wait_for_barrier_of(struct pool *pool, struct context *context,
                                 const struct block *block)
 {
@@ -21,7 +21,7 @@ static void wait_for_barrier_of(struct pool *pool, struct context *context,
 }
 
 /* Takes a live block out of the table, so that the address's next owner finds no old record. False
- * if the block is not live there (any more). */
+ * if the block is no longer live there. */
 static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct heap *heap = block->heap;
@@ -36,7 +36,7 @@ static bool begin_leaving(struct pool *pool, struct block *block, CUdeviceptr ad
     return live;
 }
 
-/* The driver has refused: the block is the program's still. */
+/* Makes the block live again after the driver has refused to free it. */
 static void come_back(struct pool *pool, struct block *block)
 {
     heap_lock_must_be_held(block->heap);
@@ -98,7 +98,8 @@ static struct block *oldest_pending_of_driver(const struct heap *heap)
     return block;
 }
 
-/* False if the driver refuses, or there is none. Releases and retakes the lock. */
+/* Lets the driver free the oldest pending block. False if the driver refuses, or no block is
+ * pending. Releases and retakes the lock. */
 static bool free_oldest_pending(struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);

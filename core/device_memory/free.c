@@ -16,7 +16,8 @@
 #include "sums.h"
 
 /* Whether the driver is to free this block because it is large, and large blocks are on trial
- * (keep.h). Only where the plain call would have waited for the context too: the driver's does. */
+ * (keep.h). Only a waitable free is left to the driver, since the driver's free waits for the
+ * context. */
 static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool waitable)
 {
     heap_lock_must_be_held(heap);
@@ -43,8 +44,8 @@ static CUresult synchronise_like_the_driver(struct pool *pool, struct context *c
     return result;
 }
 
-/* Makes the block live again, because a free that fails has freed nothing. False if the block has
- * a new owner already. */
+/* Makes the block live again after a free that failed, since such a free must free nothing. False
+ * if the block already has a new owner. */
 static bool take_back(struct heap *heap, struct block *block, CUdeviceptr address, uint64_t stamp)
 {
     heap_lock(heap);
@@ -61,8 +62,8 @@ static bool take_back(struct heap *heap, struct block *block, CUdeviceptr addres
 }
 
 /* The wait of free_synchronizes. It may fail, for instance because another thread has just begun a
- * capture; then the program goes on using the block. bucket: the block's as it was freed, since the
- * record may be another thread's by now. */
+ * capture. The program then continues to use the block. bucket: the block's bucket when it was
+ * freed, since the record may be another thread's by now. */
 __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct block *block,
                                                        const struct bucket *bucket,
                                                        CUdeviceptr address, uint64_t stamp)
@@ -76,7 +77,7 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
-/* A free that the driver answers. */
+/* Lets the driver answer the free. */
 __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, struct block *block,
                                                              CUdeviceptr address,
                                                              const struct free_call *call)
@@ -93,7 +94,7 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
     return result;
 }
 
-/* The address is not that of a live block (any more). Releases the lock. */
+/* Refuses a free whose address is not, or no longer, that of a live block. Releases the lock. */
 static CUresult refuse_free(struct heap *heap)
 {
     heap_lock_must_be_held(heap);
@@ -101,9 +102,9 @@ static CUresult refuse_free(struct heap *heap)
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Puts a block that this thread has claimed into its cache, or into the heap's lists where it has
- * no place there. True: a fence is due. A block that is not kept gets one of its own, since it goes
- * back to the driver as soon as it is clean. */
+/* Puts a block that this thread has claimed into its cache, or into the heap's lists if the place
+ * has no bin. Returns true if a fence is due. An uncached block gets a fence of its own, since it
+ * is released to the driver as soon as it is clean. */
 static bool put_freed(struct context *context, const struct place *place, struct block *block,
                       uint64_t stamp)
 {
@@ -114,20 +115,21 @@ static bool put_freed(struct context *context, const struct place *place, struct
     return policy_fence_is_due(context) || block->bucket->bytes == 0;
 }
 
-/* What the locked part of a free leaves to be done without the lock. */
+/* What the locked part of a free leaves to the unlocked part. */
 struct freed {
     uint64_t stamp;
-    uint64_t driver_frees;       /* that have begun */
-    const struct bucket *bucket; /* of the block; its record may be another thread's by then */
+    uint64_t driver_frees;       /* the number of driver frees begun */
+    const struct bucket *bucket; /* the block's bucket; the record may be another thread's by
+                                    then */
     struct fence *fence;         /* to be recorded; NULL: none */
-    bool synchronise;            /* this free waits as the driver's does */
+    bool synchronise;            /* this free synchronises the context, as the driver's does */
     bool host_work;              /* it waits for work that ends only if the host acts */
 };
 
-/* Whether this free, which is to wait, waits for a fence instead of synchronising the context: a
- * synchronise spoils every capture that begins meanwhile, and where captures may allocate, no free
- * that the program has not asked to wait is to do that; and it has no end where what was waited for
- * in vain needs a lock of the program's. */
+/* Whether a free that has to wait waits for a fence instead of synchronising the context. A
+ * synchronise spoils every capture that begins meanwhile. So where captures may allocate, only the
+ * setting free_synchronizes makes a free synchronise. A synchronise also never ends if the work
+ * that was waited for without success needs a lock of the program. */
 static bool waits_for_a_fence(const struct pool *pool, struct heap *heap, bool waitable)
 {
     heap_lock_must_be_held(heap);
@@ -138,7 +140,8 @@ static bool waits_for_a_fence(const struct pool *pool, struct heap *heap, bool w
            policy_frees_synchronise(pool, heap);
 }
 
-/* Claims the block and puts it where it may stay. False if another thread has claimed it. */
+/* Claims the block and puts it into the cache or the heap's lists. False if another thread has
+ * claimed it. */
 static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr address, bool waitable,
                        struct freed *freed)
 {
@@ -149,8 +152,8 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
     struct place place = place_for_free(pool, heap, block->bucket);
     bool by_fence = waits_for_a_fence(pool, heap, waitable);
     *freed = (struct freed){.host_work = by_fence || (waitable && policy_has_host_work(context))};
-    /* Out of the heap's lists the block can be taken back if the wait fails; out of a cache it
-     * can't. */
+    /* If the wait fails, the block can be taken back from the heap's lists, but not from a cache.
+     */
     if (freed->host_work)
         place.bin = NULL;
     if (!block_claim(block, address, place.bin ? BLOCK_CACHED : BLOCK_PENDING))
@@ -164,13 +167,13 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
         place_refresh_cache(heap, place.cache);
     if (!freed->synchronise && (due || freed->host_work))
         freed->fence = heap_begin_fence(context, waitable);
-    /* Another thread is recording one: the cache looks again soon whether that has come. */
+    /* Another thread is recording a fence. This cache soon checks again whether one is due. */
     if (due && !freed->fence && place.cache)
         thread_cache_count_again(place.cache);
     return true;
 }
 
-/* What follows without the lock: the fence, and waits. */
+/* The unlocked part of a free: records the fence, and waits. */
 static CUresult fence_and_wait(struct pool *pool, struct block *block, CUdeviceptr address,
                                const struct free_call *call, const struct freed *freed)
 {
@@ -179,7 +182,8 @@ static CUresult fence_and_wait(struct pool *pool, struct block *block, CUdevicep
     CUresult result = CUDA_SUCCESS;
     if (freed->synchronise) {
         result = wait_in_free(pool, block, freed->bucket, address, freed->stamp);
-        /* Nothing of this context is pending any more. */
+        /* The context's own work has completed. Only other contexts' work can leave blocks pending.
+         */
         if (policy_others_work_may_count(pool))
             heap_wait_if_missed(pool, context, monotonic_now());
         return result;
@@ -189,16 +193,16 @@ static CUresult fence_and_wait(struct pool *pool, struct block *block, CUdevicep
     if (call->waitable &&
         __builtin_expect(heap_is_behind_driver_frees(block->heap, freed->driver_frees), 0))
         heap_wait_for_driver_frees(context, freed->driver_frees, freed->stamp);
-    /* Where no fence could be had, the driver's own free waits. */
+    /* If no fence could be recorded, the driver's own free waits instead. */
     if (freed->host_work && !heap_wait_for_stamp(pool, context, freed->stamp) &&
         take_back(block->heap, block, address, freed->stamp))
         return free_past_the_pool(pool, block, address, call);
     return result;
 }
 
-/* For the driver a free in a stream's order is over with that stream's work, for the pool with all
- * of the context's; and no free may wait for that here, as it would in the plain call. So where the
- * room left is little, the block is better the driver's. */
+/* Whether a free in a stream's order is better left to the driver, because little memory is left.
+ * For the driver, such a free has completed with that stream's work; for the pool, only with all of
+ * the context's work. This free must not wait for that work, as cuMemFree would. */
 static bool is_missed_in_a_streams_order(struct pool *pool, struct block *block)
 {
     struct heap *heap = block->heap;
@@ -208,7 +212,8 @@ static bool is_missed_in_a_streams_order(struct pool *pool, struct block *block)
     return !is_the_drivers && heap_would_miss(pool, context_of_heap(heap), block->bytes);
 }
 
-/* What was waited for in vain may be over, and nobody have asked. */
+/* Queries the fences while frees have to wait. The work that was waited for without success may
+ * have completed without a query. */
 static void prepare_free(struct pool *pool, struct context *context, bool waitable)
 {
     thread_cache_prepare_thread(pool);
@@ -216,7 +221,7 @@ static void prepare_free(struct pool *pool, struct context *context, bool waitab
         epoch_ask_all(pool, context);
 }
 
-/* Into the pool. Releases the lock. */
+/* Frees the block into the pool. Releases the lock. */
 static CUresult free_into_pool(struct pool *pool, struct block *block, CUdeviceptr address,
                                const struct free_call *call)
 {
@@ -231,8 +236,9 @@ static CUresult free_into_pool(struct pool *pool, struct block *block, CUdevicep
     return result;
 }
 
-/* A part, where no fence can be had: the driver's free would have waited, and told an error that
- * stays in the context. Nobody gets the part any more. */
+/* Frees a part where no fence can be recorded. The driver's free would have waited, and returned an
+ * error that stays in the context. So this free synchronises first. Nobody gets the part any more.
+ */
 static CUresult free_unfenced_part(struct pool *pool, struct block *block, CUdeviceptr address,
                                    const struct free_call *call)
 {
@@ -244,15 +250,16 @@ static CUresult free_unfenced_part(struct pool *pool, struct block *block, CUdev
                : result;
 }
 
-/* Whether a free may be made now, beside captures that may mind, is the driver's to say; and if so,
- * that free waits for the part's context. The driver knows nothing of a part, so it is given memory
- * of its own in that one's place. */
+/* Asks the driver whether a free is possible now, beside captures that may forbid it. If it is, the
+ * driver's free also waits for the part's context. The driver does not know the part, so it frees a
+ * new allocation in the part's place. */
 static CUresult free_as_the_driver(struct pool *pool, struct context *context,
                                    const struct free_call *call)
 {
     CUdeviceptr address;
     bool pushed = false;
-    /* In a stream's order nothing is waited for, and the stream may be the current context's. */
+    /* A free in a stream's order waits for nothing, and the stream may belong to the current
+     * context. */
     if (call->waitable && !context_push(pool, context, &pushed))
         return CUDA_SUCCESS;
     enter_driver();
@@ -269,7 +276,8 @@ static CUresult free_as_the_driver(struct pool *pool, struct context *context,
     return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
 }
 
-/* A part is never the driver's to free. Nothing is waited for here while streams are captured. */
+/* Frees a part, which the driver must never free. Nothing is waited for while captures are under
+ * way. */
 __attribute__((noinline)) static CUresult
 free_part(struct pool *pool, struct block *block, CUdeviceptr address, const struct free_call *call)
 {

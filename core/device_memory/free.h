@@ -1,6 +1,6 @@
 /*
- * How a free travels that takes the heap's lock: into the thread's cache, into the heap's lists, or
- * to the driver.
+ * The path of a free that takes the heap lock. All other frees take the fast path of
+ * thread_cache.h. The block enters the thread's cache or the heap's lists, or the driver frees it.
  */
 #ifndef CUDAPOOL_CORE_FREE_H
 #define CUDAPOOL_CORE_FREE_H
@@ -11,12 +11,12 @@
 #include "heap.h"
 
 struct free_call {
-    bool waitable;         /* the plain call would have waited for the context */
-    heap_release *release; /* that call, where the block is the driver's to free */
+    bool waitable;         /* the driver's own free would have waited for the context */
+    heap_release *release; /* the program's driver call, for blocks that the driver frees */
     void *argument;
 };
 
-/* The program frees a block. No lock held. */
+/* Frees a block for the program. No lock held. */
 CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
                    const struct free_call *call);
 

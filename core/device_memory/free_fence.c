@@ -17,8 +17,8 @@
 #include "release.h"
 #include "sums.h"
 
-/* A thread leaves it to another to close an epoch for so long, in nanoseconds. Closing takes less,
- * unless that thread loses its processor. */
+/* How long a thread leaves the closing of an epoch to another thread, in nanoseconds. Closing takes
+ * less, unless that thread loses its processor. */
 #define RELIED_NANOSECONDS 30000u
 
 struct fence *heap_begin_fence(struct context *context, bool waitable)
@@ -31,13 +31,13 @@ struct fence *heap_begin_fence(struct context *context, bool waitable)
         heap_of(context)->frees_since_fence = 0;
         heap_of(context)->bytes_since_fence = 0;
     }
-    /* Another thread is recording a fence: it makes this one too when that is done. */
+    /* The thread that is recording another fence records this one next. */
     context->epochs.owed = !fence && context->epochs.recording;
     return fence;
 }
 
-/* Blocks that are not kept go back as soon as they are clean, so their fence is asked about at
- * once. May release and retake the lock. */
+/* Queries the fence of the oldest uncached block at once, since uncached blocks are released to the
+ * driver as soon as they are clean. May release and retake the lock. */
 static void ask_about_unkept(struct pool *pool, struct context *context)
 {
     lock_must_be_held(&context->lock);
@@ -48,9 +48,9 @@ static void ask_about_unkept(struct pool *pool, struct context *context)
         epoch_query(pool, context, fence);
 }
 
-/* While this thread was recording, others could not: a free that came meanwhile may want a fence,
- * or an allocation may be waiting for one that came before (await_fence_for in epoch_wait.c). NULL:
- * nothing does. */
+/* Begins another fence if one has become due while this thread was recording. A free may have come
+ * meanwhile, or an allocation may wait for a fence (await_fence_for in epoch_wait.c). NULL: none is
+ * due. */
 static struct fence *fence_again_if_due(struct context *context, bool waitable)
 {
     lock_must_be_held(&context->lock);
@@ -59,7 +59,8 @@ static struct fence *fence_again_if_due(struct context *context, bool waitable)
     return owed ? heap_begin_fence(context, waitable) : NULL;
 }
 
-/* A free has waited. Where it stands for those of several sizes, it is no size's. */
+/* Counts a free that has waited. A free that stands for blocks of several sizes counts for no size.
+ */
 static void count_wait(const struct heap *heap)
 {
     struct bucket_counters *counters =
@@ -103,11 +104,11 @@ static void let_frees_wait(struct heap *heap, struct driver_free *own)
         end = &(*end)->next;
     *end = own;
     update_driver_frees(heap);
-    /* Threads that are in their caches have not seen the bit. */
+    /* Threads that are inside their caches have not seen the bit. */
     thread_caches_wait(heap);
 }
 
-/* Also where they do not wait any more. */
+/* Does nothing if frees no longer wait for this driver free. */
 static void let_frees_wait_no_more(struct heap *heap, const struct driver_free *own)
 {
     heap_lock_must_be_held(heap);
@@ -120,16 +121,17 @@ static void let_frees_wait_no_more(struct heap *heap, const struct driver_free *
     update_driver_frees(heap);
 }
 
-/* Whether no fence could tell, or must be recorded now. */
+/* Whether no fence is possible, or none may be recorded now. */
 static bool fence_is_out_of_the_question(struct pool *pool, const struct context *context)
 {
     return captures_are_going_on(&pool->captures) || policy_is_without_fences(context) ||
            !pool->driver->cuCtxRecordEvent;
 }
 
-/* What is pending now, by a fence of this thread's, or by the one that the thread that is recording
- * makes after its own. Returns the stamp up to which there is nothing left to wait for: where other
- * contexts' work is all that is left, no block is clean by that. Releases and retakes the lock. */
+/* Waits for everything that is pending now, by a fence of this thread, or by the fence that a
+ * recording thread makes after its own. Returns the stamp up to which there is nothing left to wait
+ * for. Blocks up to that stamp may still not be clean, if only other contexts' work is left.
+ * Releases and retakes the lock. */
 static uint64_t wait_for_all_freed(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
@@ -201,9 +203,9 @@ static void free_pending_beside_others(struct pool *pool, struct context *contex
     heap_end_driver_free(context, &own);
 }
 
-/* Waits as the plain free does, until a request would not miss what is pending. If only other
- * contexts' work keeps blocks pending, the driver alone knows whether that work uses them: then
- * they go to the driver. */
+/* Waits, as the driver's own free does, until no request is likely to lack the pending memory. If
+ * blocks are pending only because of other contexts' work, the driver alone knows whether that work
+ * uses them. In that case the driver frees the blocks. */
 __attribute__((noinline)) static void
 wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t room)
 {
@@ -211,7 +213,7 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
     struct heap *heap = heap_of(context);
     heap_lock(heap);
     uint64_t waited_before = thread_state.waited_ns;
-    /* Blocks that other threads free meanwhile are theirs to wait for. */
+    /* Other threads wait for the blocks that they free meanwhile. */
     uint64_t last = epoch_current(&context->epochs) - 1;
     while (epoch_clean(&context->epochs) < last && policy_pending_is_missed(context, room) &&
            epoch_wait_in_free(pool, context, epoch_clean(&context->epochs) + 1))
@@ -252,8 +254,8 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
         bool good = context->epochs.failures == 0 && !recorded.unusable &&
                     !policy_is_without_fences(context);
         fence = i < 3 && good ? fence_again_if_due(context, waitable) : NULL;
-        /* Allocations that wait ask again while a fence is being recorded. If another thread has
-         * begun to record one, it is left to that thread. */
+        /* An allocation that waits sets `owed` again while a fence is being recorded. The flag
+         * stays set only if another thread has begun to record, and that thread then answers it. */
         context->epochs.owed = context->epochs.owed && context->epochs.recording;
         if (!fence)
             ask_about_unkept(pool, context);
@@ -262,8 +264,8 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
         heap_unlock(heap);
         result = epoch_settle_record(pool, context, &recorded);
     }
-    /* The stream on which memory goes back is made while there is memory: it is needed when there
-     * is none. */
+    /* Makes the stream on which memory is released while there is still memory: the stream is
+     * needed when there is none. */
     if (pool->driver->cuMemFreeAsync &&
         !atomic_load_explicit(&context->return_stream, memory_order_relaxed))
         return_stream(pool, context);
@@ -275,7 +277,7 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
     return result;
 }
 
-/* Whether this thread has left the epoch to another one for so long that the other one may have
+/* Whether this thread has left the epoch to another thread for so long that the other one may have
  * lost its processor. */
 static bool has_relied_enough(struct thread_cache *cache)
 {
@@ -287,10 +289,10 @@ static bool has_relied_enough(struct thread_cache *cache)
     return now - cache->relied_since > RELIED_NANOSECONDS;
 }
 
-/* Whether another thread is just about to close the epoch. It has not advanced the number yet, so
- * its fence serves this thread's frees, too. If not, this thread claims to be the one. closed_for
- * is a hint, with acquire and release though it guards nothing; who closes is decided under the
- * lock. */
+/* Whether another thread is about to close the epoch. That thread has not advanced the number yet,
+ * so its fence serves this thread's frees, too. Otherwise this thread claims the closing for
+ * itself. closed_for is a hint, with acquire and release though it guards nothing. The lock decides
+ * which thread closes. */
 static bool another_closes(struct epochs *epochs, struct thread_cache *cache)
 {
     if (!(atomic_load_explicit(&epochs->closed_for, memory_order_relaxed) ||
@@ -323,7 +325,7 @@ CUresult heap_close_epoch(struct pool *pool, struct context *context)
     if (cache)
         place_refresh_cache(heap, cache);
     struct fence *fence = heap_begin_fence(context, true);
-    /* The thread that is recording will make this fence, too. */
+    /* The thread that is recording will record this fence, too. */
     if (cache && !fence && context->epochs.owed)
         thread_cache_count_again(cache);
     else if (cache && !fence)

@@ -1,8 +1,10 @@
 /*
- * The fence that ends a free: closing epochs, and waiting inside the program's own free.
+ * Ends a free: closes the epoch, records the fence, and waits where the driver's own free would
+ * have waited.
  *
- * Fences are recorded here, and so inside the program's frees only (epoch.h says why). What a free
- * waits for is what the plain one would have waited for.
+ * Fences are recorded here only inside the program's own frees, so that threads may wait for them
+ * (epoch.h gives the reason). A free waits only for work that the driver's own free would have
+ * waited for.
  */
 #ifndef CUDAPOOL_CORE_FREE_FENCE_H
 #define CUDAPOOL_CORE_FREE_FENCE_H
@@ -12,57 +14,72 @@
 
 #include "heap.h"
 
-/* Heap lock held. Closes the epoch, and begins its fence, which is to go to heap_end_free; NULL
- * where another thread is recording one, which then comes back to this. waitable: the plain call
- * would have waited for the context. */
+/* Heap lock held. Closes the epoch and begins its fence. The caller must pass the fence to
+ * heap_end_free. Returns NULL if no fence can be begun now. If another thread is recording a fence,
+ * that thread records the one for this epoch next. waitable: the driver's own free would have
+ * waited for the context's work. */
 struct fence *heap_begin_fence(struct context *context, bool waitable);
 
-/* No lock held. The slow part of a free: records its fence (NULL: it has none), gives back what is
- * too much, and waits where what is pending would be missed. */
+/* No lock held. The slow part of a free. Records the fence from heap_begin_fence (NULL: there is
+ * none) and releases excess memory to the driver. If waitable, waits where a later request might
+ * lack the pending memory. Returns an error that stays in the context. */
 CUresult heap_end_free(struct pool *pool, struct context *context, struct fence *fence,
                        bool waitable);
 
-/* No lock held. Waits as the plain free does for what was submitted before the block of that stamp
- * was freed. False where no fence could be had: a capture has just begun, or another context is
- * ending. True also where it has given up beside what was waited for in vain (epoch_wait_in_free):
- * the driver's free would then wait with the driver's lock held, for which the thread that is to
- * end that work may be waiting. */
+/* No lock held. Waits, as the driver's own free does, for all work submitted before the block with
+ * this stamp was freed. Returns false if no fence could be recorded, because a capture has just
+ * begun or another context is ending. The caller then leaves the free to the driver, which waits
+ * with its own lock held. Returns true also after it has given up on work that an earlier call
+ * waited for without success (epoch_wait_in_free). The driver must not wait for such work: the
+ * thread that must end the work may need the driver's lock. */
 bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp);
 
-/* No lock held. Around a free of the driver's that waits for the context's work: it does so with
- * the driver's own lock held, and another thread may need that to allocate while it holds a lock of
- * the program's for which some of that work waits. Without the pool, that thread's free would have
- * waited for the work before it took the lock. So begin waits, for as long as it takes and without
- * a lock, until nothing that was freed is behind the context's work. From then until the end is
- * told, frees of the heap wait for that end (heap_wait_for_driver_frees), as they would have waited
- * for the driver's lock. Not before: the work that is waited for may need a lock that is held by
- * who frees. Where other threads free so often that something is pending at each of
- * DRIVER_FREE_LOOKS looks, the driver frees without all that. */
+/*
+ * No lock held. heap_begin_driver_free is called before a driver free that waits for the context's
+ * work, and heap_end_driver_free after it.
+ *
+ * The driver waits with its own lock held. Another thread may need that lock to allocate, while it
+ * holds a lock of the program that some of the work waits for. Without the pool, that thread's own
+ * free would have waited for the work before the thread took the program's lock.
+ *
+ * So heap_begin_driver_free waits, without a lock and for as long as necessary, until the context's
+ * own work uses no freed block. Until heap_end_driver_free, the heap's other frees wait for the
+ * driver free (heap_wait_for_driver_frees). Without the pool, they would have waited for the
+ * driver's lock. They must not wait earlier: the work that heap_begin_driver_free waits for may
+ * need a lock that a freeing thread holds.
+ *
+ * Other threads may free so often that blocks are pending at each of DRIVER_FREE_LOOKS looks.
+ * heap_begin_driver_free then returns, and frees do not wait for this driver free.
+ */
 #define DRIVER_FREE_LOOKS 8
 void heap_begin_driver_free(struct pool *pool, struct context *context, struct driver_free *own);
 void heap_end_driver_free(struct context *context, const struct driver_free *own);
 
-/* Whether one of the first so many frees of the driver's goes on, or is about to. No lock needed.
- * number: heap->driver_frees_begun when something was freed. It does not wait for those that come
- * after it: there may always be one, and they wait for what it has freed. */
+/* Whether one of the first `number` driver frees is in progress or about to begin. No lock needed.
+ * number: heap->driver_frees_begun when the caller's block was freed. Driver frees that begin later
+ * do not count, since there may always be another one. Each of them first waits for the caller's
+ * block to become unused. */
 static inline bool heap_is_behind_driver_frees(const struct heap *heap, uint64_t number)
 {
     uint64_t oldest = counter_get(&heap->oldest_driver_free);
     return oldest && oldest <= number;
 }
 
-/* No lock held. After a free that was stamped so, until these are over, or the stamp is clean. */
+/* No lock held. Called after a free with this stamp. Waits until the first `number` driver frees
+ * have completed, or until blocks with this stamp are clean. */
 void heap_wait_for_driver_frees(struct context *context, uint64_t number, uint64_t stamp);
 
-/* No lock held. Waits as the plain free does, until what is pending can be done without. now:
- * nanoseconds of the monotonic clock. */
+/* No lock held. Waits, as the driver's own free does, until no request is likely to lack the
+ * pending memory. If only other contexts' work keeps blocks pending, lets the driver free them.
+ * now: nanoseconds of the monotonic clock. */
 void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now);
 
-/* No lock held. Whether so many bytes more that are pending might be missed. The driver may be
- * asked what is left. */
+/* No lock held. Whether a request might lack memory if `bytes` more were pending. May ask the
+ * driver how much memory is left. */
 bool heap_would_miss(struct pool *pool, struct context *context, uint64_t bytes);
 
-/* No lock held. The fence of what a thread has freed into its cache is due. Answers for the
+/* No lock held. Called inside a free, when the calling thread's cache is due for a fence. Closes
+ * the epoch and records the fence, or leaves both to another thread. Returns the result of the
  * program's free. */
 CUresult heap_close_epoch(struct pool *pool, struct context *context);
 

@@ -4,8 +4,8 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 
-/* Blocks of one chain, no more than so many. Its thread may be changing it: where that has led away
- * from the cache, the rest is left out. Returns how many more the bin may have. */
+/* Looks at the blocks of one chain, at most `most`. The chain's thread may be changing it: the look
+ * ends where the chain has left the cache. Returns how many more blocks the bin may have. */
 static uint64_t see_chain(struct page_look *look, const struct block *block, uint64_t most)
 {
     for (; block && most && block_state(block) == BLOCK_CACHED; block = block_cached_next(block)) {
@@ -18,7 +18,7 @@ static uint64_t see_chain(struct page_look *look, const struct block *block, uin
 static uint64_t blocks_in(const struct cache_bin *bin)
 {
     uint64_t blocks = cache_bin_bucket(bin) ? cache_bin_blocks(bin) : 0;
-    /* Its thread may be changing the counters. */
+    /* The bin's thread may be changing the counters. */
     return blocks <= bin->capacity ? blocks : 0;
 }
 

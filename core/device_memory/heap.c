@@ -71,7 +71,7 @@ bool heap_init(struct pool *pool, struct context *context)
                                        .table = &pool->blocks,
                                        .small = settings->segments.small,
                                        .large = settings->segments.large};
-    /* The list of buckets ends with this one, which is not looked for by a size. */
+    /* The list of buckets ends with this one, which is never looked up by a size. */
     heap->buckets.first = &heap->unkept.bucket;
     return bucket_set_make_room(&heap->buckets) && bucket_init(heap, &heap->unkept.bucket, 0);
 }
@@ -90,7 +90,7 @@ uint8_t heap_slot_of_this_thread(void)
     return (uint8_t)(thread_state.id % HEAP_SLOTS);
 }
 
-/* The shares of threads: policy_is_ahead compares them. */
+/* Counts the pending bytes of each thread, which policy_is_ahead compares. */
 static void count_pending(struct heap *heap, struct block *block)
 {
     uint64_t *pending = &heap->pending_by_slot[block->slot];
@@ -115,7 +115,8 @@ static inline void take_pending(struct heap *heap, struct block *block)
     count_no_longer_pending(heap, block);
 }
 
-/* Whether what is clean may be cut: not what goes back to the driver next. */
+/* Whether a clean block may be cut. An uncached block may not, since it is released to the driver
+ * next. */
 static bool may_be_cut(const struct heap *heap, const struct block *block)
 {
     return heap_splits(heap) && block->bucket->bytes != 0;
@@ -212,7 +213,8 @@ void heap_put_whole(struct heap *heap, struct block *whole)
     heap_add_clean(heap, whole);
 }
 
-/* A part that the bucket counts as free, and is in no list, goes back to its segment. */
+/* Merges a part into its segment. The bucket counts the part as free, and the part is in no list.
+ */
 static void merge_part(struct heap *heap, struct block *part)
 {
     struct bucket *bucket = part->bucket;
@@ -295,8 +297,8 @@ void heap_sweep(struct context *context)
         make_clean(heap, heap->pending.first);
 }
 
-/* Puts the block where its stamp belongs. The place is looked for from the end: blocks from a
- * thread's cache are seldom much older than the newest ones of the list. */
+/* Inserts the block by its stamp. The search begins at the end, since blocks from a thread's cache
+ * are seldom much older than the newest ones of the list. */
 static void insert_pending(struct block_list *list, struct block *block, enum block_link link)
 {
     uint64_t stamp = counter_get(&block->epoch);
@@ -306,7 +308,7 @@ static void insert_pending(struct block_list *list, struct block *block, enum bl
     block_list_insert_after(list, before, block, link);
 }
 
-/* A cache gives the blocks of a segment one after the other, the newest first: the next one goes
+/* A cache moves the blocks of a segment one after the other, the newest first. Each is inserted
  * before the last one, without a search, so that the lists have the oldest first. */
 static void insert_by_stamp(struct heap *heap, struct block *block)
 {
@@ -325,7 +327,7 @@ static void insert_by_stamp(struct heap *heap, struct block *block)
     heap->last_accepted = block;
 }
 
-/* Counts a block that has become free, in whichever list it will be. */
+/* Counts a block that has become free, whichever list it will join. */
 static void note_free_block(struct heap *heap, const struct block *block)
 {
     struct bucket *bucket = block->bucket;
@@ -392,7 +394,7 @@ void heap_put_back_pending(struct pool *pool, struct heap *heap, struct block *b
 void heap_set_closed(struct heap *heap, uint32_t bit, bool set)
 {
     heap_lock_must_be_held(heap);
-    /* Sequentially consistent, like the look of a thread that enters its cache. */
+    /* Sequentially consistent, like the load in cache_enter. */
     bool is_set = (atomic_load(&heap->closed) & bit) != 0;
     if (set && !is_set)
         atomic_fetch_or(&heap->closed, bit);

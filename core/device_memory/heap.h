@@ -1,8 +1,9 @@
 /*
- * A heap: the device memory of one context, in buckets. Its state, and its lists of free blocks.
+ * A heap: the device memory of one context, in buckets. This file has its state and its lists of
+ * free blocks.
  *
- * A block is live, or free; a free one is pending (freed, and the GPU may still be using it) or
- * clean, in the heap's lists or in a thread's cache:
+ * A block is live or free. A free block is pending (the GPU may still use it) or clean. It is in
+ * the heap's lists or in a thread's cache:
  *
  *   heap->reserved_bytes = live + clean + pending, in lists and caches, + spare
  *   heap->clean_bytes    = bytes of the blocks in all buckets' lists of clean ones
@@ -11,13 +12,12 @@
  *   bucket->free_blocks  = blocks in bucket->clean + blocks in bucket->pending
  *   lists of pending blocks ascend by stamp (block->epoch)
  *
- * What is spare is told in parts.h; what is kept for graphs (parked.h) counts as live.
+ * parts.h describes spare memory. Blocks that are held for graphs (parked.h) count as live.
  *
- * How an allocation finds its block is told in ladder.h, how threads take and free without a lock
- * in thread_cache.h.
+ * ladder.h describes how an allocation finds its block, and thread_cache.h how threads allocate and
+ * free without a lock.
  *
- * Locking: the context's lock (heap_lock) guards everything in struct heap but what is atomic
- * there.
+ * Locking: the context's lock (heap_lock) guards all fields of struct heap that are not atomic.
  */
 #ifndef CUDAPOOL_CORE_HEAP_H
 #define CUDAPOOL_CORE_HEAP_H
@@ -42,26 +42,27 @@ struct pool;
 struct thread_cache;
 
 /*
- * Threads that run ahead of the others would take all memory in flight, and their long queues would
- * hold up every fence: the streams of the others would run dry. So each thread that has blocks
- * pending may have its share of the growth budget; one that is over it waits before it takes more.
- * Threads are told apart by slot; two threads that have one slot share what is its.
+ * A thread that runs ahead of the others would hold most of the pending memory. Its long queue
+ * would delay every fence, and the streams of other threads would run dry. So each thread with
+ * pending blocks has a share of the growth budget, and a thread over its share waits before it
+ * takes more. Threads are distinguished by slot, and two threads with the same slot have one share
+ * together.
  */
 #define HEAP_SLOTS 64u
 
-/* Why thread caches may not be used: bits of heap->closed. */
+/* Reasons why thread caches may not be used: bits of heap->closed. */
 enum closed {
-    CLOSED_COLLECTING = 1,     /* another thread empties them */
+    CLOSED_COLLECTING = 1,     /* another thread is emptying them */
     CLOSED_ENDING = 2,         /* the context is being ended */
-    CLOSED_UNUSABLE = 4,       /* the driver answers in this context */
+    CLOSED_UNUSABLE = 4,       /* the driver answers all calls in this context */
     CLOSED_FINEST_SIZES = 8,   /* sizes are not rounded to buckets: see heap->finest_sizes */
-    CLOSED_SYNCHRONISING = 16, /* every free waits: the settings say so, or frees_wait.h */
-    CLOSED_WEAKLY = 32,        /* there is no membarrier: entered by an exchange only */
-    CLOSED_HOST_WORK = 64,     /* there is work that only the host ends: frees wait for it */
-    CLOSED_DRIVER_FREES = 128, /* the driver frees, or is about to: see heap->driver_frees */
+    CLOSED_SYNCHRONISING = 16, /* every free waits: by the settings, or frees_wait.h */
+    CLOSED_WEAKLY = 32,        /* no membarrier: threads enter by atomic exchange */
+    CLOSED_HOST_WORK = 64,     /* frees wait for work that only the host ends */
+    CLOSED_DRIVER_FREES = 128, /* frees wait for the driver's: see heap->driver_frees */
 };
 
-/* A free of the driver's that is going on. Its thread's, with the heap lock held. */
+/* A driver free in progress. Owned by its thread, which changes it with the heap lock held. */
 struct driver_free {
     uint64_t number; /* counted from 1 */
     struct driver_free *next;
@@ -69,32 +70,32 @@ struct driver_free {
 
 /* The caches of the heap's threads, see thread_cache.h. Written with the heap lock held. */
 struct thread_caches {
-    _Atomic(struct thread_cache *) all;   /* every one ever made: only added to, and walked with the
-                                             lock held */
-    _Atomic(struct thread_cache *) awake; /* those that may hold something. Release when one is
-                                             listed, acquire when they are walked; one that is taken
-                                             out still leads to the rest */
-    counter list_changes;                 /* odd while the list of those awake is being changed */
-    struct thread_cache *spare;           /* without a thread */
-    struct thread_cache *checked_for_end; /* of which it was last looked whether its thread has
-                                             ended; NULL: of none yet */
-    unsigned owned;                       /* by threads: not spare */
-    _Atomic unsigned count;      /* awake. Relaxed where it is read without the lock: a hint */
-    counter most_bytes;          /* that one cache may hold */
-    uint32_t most_blocks;        /* that one bin may hold */
-    uint64_t largest_block;      /* bytes of the largest block that there can be a bin for */
+    _Atomic(struct thread_cache *) all;   /* every cache ever made: only added to, and walked
+                                             with the lock held */
+    _Atomic(struct thread_cache *) awake; /* caches that may hold blocks. Release when one is
+                                             listed, acquire when they are walked. A cache taken
+                                             off the list still leads to the rest */
+    counter list_changes;                 /* odd while the list of awake caches is being changed */
+    struct thread_cache *spare;           /* caches without a thread */
+    struct thread_cache *checked_for_end; /* the cache whose thread was last checked for having
+                                             ended; NULL: none was checked yet */
+    unsigned owned;                       /* caches that threads own: not spare */
+    _Atomic unsigned count;      /* awake caches. Relaxed where read without the lock: a hint */
+    counter most_bytes;          /* the most bytes that one cache may hold */
+    uint32_t most_blocks;        /* the most blocks that one bin may hold */
+    uint64_t largest_block;      /* bytes of the largest block that may have a bin */
     uint64_t looked_for_idle_at; /* nanoseconds of the monotonic clock */
-    counter emptied;             /* so often was a cache that had any blocks */
+    counter emptied;             /* how often a cache that had any blocks was emptied */
 };
 
-/* What looking through all caches has shown last. Where there are many threads that is done now and
+/* The result of the last look through all caches. With many threads that look is taken only now and
  * then, see heap_recent_sums. */
 struct recent_sums {
-    uint64_t current, clean; /* the epochs' numbers then; current 0: look again */
-    uint64_t pending_bytes;  /* in caches */
-    uint64_t pending_slots;  /* bits: of the threads whose they are */
-    uint64_t requested;      /* bytes that the program held */
-    unsigned freeing;        /* threads that had freed something in that epoch or the one before */
+    uint64_t current, clean; /* the epochs' numbers at that look; current 0: look again */
+    uint64_t pending_bytes;  /* bytes pending in caches */
+    uint64_t pending_slots;  /* bits: the slots of the threads that have pending blocks */
+    uint64_t requested;      /* requested bytes of all live blocks */
+    unsigned freeing;        /* threads that freed something in epoch `current` or the one before */
 };
 
 struct heap {
@@ -102,75 +103,82 @@ struct heap {
     struct size_classes classes;
     uint64_t blocks_per_bucket; /* the most free blocks that a bucket may have */
     struct bucket_set buckets;
-    uint16_t bins;               /* places in thread caches that buckets have been given */
-    struct device_bucket unkept; /* of blocks that are not kept */
+    uint16_t bins;               /* the number of places in thread caches given to buckets */
+    struct device_bucket unkept; /* blocks that the pool does not cache */
     struct block_records records;
-    struct bucket *draining;   /* while blocks are chosen to be given back: the last one's bucket */
-    struct block_list pending; /* of all buckets, by ascending stamp */
-    struct block *last_accepted; /* the last pending one that came from a thread's cache, or NULL */
-    struct segments segments;    /* with the policy split */
-    _Atomic bool segment_asked[2]; /* small, large: a thread asks the driver for one. Acquire and
-                                      release, by whoever asks */
+    struct bucket *draining;     /* during release: the bucket of the block chosen last, or NULL */
+    struct block_list pending;   /* of all buckets, by ascending stamp */
+    struct block *last_accepted; /* the last pending block from a thread's cache, or NULL */
+    struct segments segments;    /* used with the policy split */
+    _Atomic bool segment_asked[2]; /* [0] small, [1] large: a thread is asking the driver for
+                                      such a segment. Acquire when a thread sets it, release when
+                                      it clears it */
 
     /* ---- bytes ---- */
     counter reserved_bytes; /* of all blocks; those neither clean nor pending are live */
     counter clean_bytes, pending_bytes;
     struct page_counts pages;
-    counter live_requested; /* as the program asked for, less what caches have counted */
+    counter live_requested; /* requested bytes of live blocks, less what caches have counted */
     struct {
-        counter live, reserved; /* as the program asked for them; of all blocks */
-    } peaks; /* since the program began them anew, as far as slow paths saw. Heap lock */
-    uint64_t unseen_bytes; /* handed out by slow paths since one has looked at the peaks */
-    uint64_t frees_since_fence, bytes_since_fence; /* that went into the heap's lists */
+        counter live, reserved; /* requested bytes of live blocks; bytes of all blocks */
+    } peaks; /* peaks since the program last reset them, as far as slow paths saw. Guarded by the
+                heap lock */
+    uint64_t unseen_bytes; /* handed out by slow paths since the peaks were last raised */
+    uint64_t frees_since_fence, bytes_since_fence; /* frees into the heap's lists */
     uint64_t pending_by_slot[HEAP_SLOTS];          /* by the slot of the thread that freed them */
-    uint64_t pending_slots;                        /* bits: slots with any */
-    unsigned slots_with_pending;                   /* so many bits are set */
+    uint64_t pending_slots;                        /* bits: the slots with pending bytes */
+    unsigned slots_with_pending;                   /* the number of bits set in pending_slots */
     struct recent_sums recent;
 
     /* ---- who uses it, and how ---- */
-    _Atomic unsigned threads_freeing; /* recent.freeing, for those who have no lock. Relaxed: a
+    _Atomic unsigned threads_freeing; /* recent.freeing, for threads without the lock. Relaxed: a
                                          hint */
-    uint64_t idle_checked_at;     /* when idle blocks were last looked for: the monotonic clock's
-                                     nanoseconds */
-    uint64_t pending_when_looked; /* the newest stamp of what was pending when the housekeeper last
-                                     looked; 0: nothing was */
+    uint64_t idle_checked_at;     /* when idle blocks were last looked for, in nanoseconds of the
+                                     monotonic clock */
+    uint64_t pending_when_looked; /* the newest pending stamp when the housekeeper last looked;
+                                     0: nothing was pending */
     struct keep keep;
-    uint64_t last_user;         /* the id of a thread; 0: none yet */
-    uint32_t uses_in_a_row;     /* by that thread, saturating at HEAP_USES_ALONE */
-    bool finest_sizes;          /* rounding has cost too much of the device: buckets are the finest
-                                   that there can be, and caches hold nothing */
+    uint64_t last_user;         /* the id of the last thread that used the heap; 0: none yet */
+    uint32_t uses_in_a_row;     /* uses in a row by that thread, saturating at HEAP_USES_ALONE */
+    bool finest_sizes;          /* rounding wastes too much of the device's memory: bucket sizes
+                                   are the finest possible, and caches hold nothing */
     bool ending;                /* the context is being ended: its blocks are not handed out */
-    bool ending_or_finest;      /* one of these two, which is what an allocation looks at */
+    bool ending_or_finest;      /* ending || finest_sizes: an allocation checks this one flag */
     bool bucket_may_exceed_cap; /* some bucket may have more free blocks than blocks_per_bucket */
-    struct driver_free *driver_frees; /* in the driver, or about to be, by ascending number: frees
-                                         that come then wait for them (heap_begin_driver_free) */
-    uint64_t driver_frees_begun;      /* the newest one's number, or of the last that there was */
-    counter oldest_driver_free;       /* the oldest one's number; 0: there is none */
-    bool caches_hold_no_large; /* blocks of KEEP_LARGE_BYTES and more, since they may not be worth
-                                  keeping: a trial goes on, or may begin soon (keep.h) */
+    struct driver_free *driver_frees; /* driver frees in progress or about to begin, by ascending
+                                         number. Frees that come later wait for them
+                                         (heap_begin_driver_free) */
+    uint64_t driver_frees_begun;      /* the number of the newest driver free, present or past */
+    counter oldest_driver_free;       /* the number of the oldest driver free in progress; 0:
+                                         there is none */
+    bool caches_hold_no_large; /* caches hold no block of KEEP_LARGE_BYTES or more, since such
+                                  blocks may not be worth caching: a trial is under way, or may
+                                  begin soon (keep.h) */
 
     /* ---- misses ---- */
     counter misses;
-    counter miss_cost;                /* nanoseconds of the driver's call, lately */
-    counter last_miss_at;             /* when it ended: the monotonic clock's nanoseconds */
-    _Atomic unsigned threads_in_miss; /* in the driver for a new block. Relaxed: it chooses who
-                                         waits */
+    counter miss_cost;                /* mean nanoseconds of the driver's call in the last misses */
+    counter last_miss_at;             /* when the last miss ended, in nanoseconds of the
+                                         monotonic clock */
+    _Atomic unsigned threads_in_miss; /* threads in the driver for a new block. Relaxed: it only
+                                         chooses which threads wait */
 
-    /* ---- its place in the figures ---- */
-    struct heap_counters *counters; /* like those of the buckets */
+    /* ---- its entry in the figures ---- */
+    struct heap_counters *counters; /* in the figures, like the buckets' counters */
     struct figures *figures;
     uint64_t figures_id;
     CUdevice device;
 
     counter now; /* nanoseconds of the monotonic clock at the last slow path */
     struct thread_caches caches;
-    /* Looked at by every allocation and free, and seldom written: in a cache line of its own. */
+    /* Every allocation and free reads `closed`, and it is seldom written. So it has a cache line of
+     * its own. */
     char before[64];
-    _Atomic uint32_t closed; /* bits of enum closed; set under the lock, but for CLOSED_UNUSABLE */
+    _Atomic uint32_t closed; /* bits of enum closed; set under the lock, except CLOSED_UNUSABLE */
     char after[64];
 };
 
-/* After so many uses in a row by one thread it counts as the only one that uses the heap. */
+/* A thread with this many uses in a row counts as the heap's only user. */
 #define HEAP_USES_ALONE 256u
 
 /* Device memory is the first kind of the table (kind.h). */
@@ -197,45 +205,48 @@ static inline void heap_unlock_from(struct heap *heap, const char *place)
     context_unlock_from(context_of_heap(heap), place);
 }
 
-/* Whether blocks are cut out of larger ones. No lock needed. */
+/* Whether blocks are cut out of larger ones (policy split). No lock needed. */
 static inline bool heap_splits(const struct heap *heap)
 {
     return heap->classes.policy == BUCKETS_SPLIT;
 }
 
-/* Whether the GPU's work was over soon after the last fences. No lock needed. */
+/* Whether the GPU completed the last fences soon after they were recorded. No lock needed. */
 static inline bool heap_keeps_up(const struct heap *heap)
 {
     return epoch_keeps_up(&context_of_heap(heap)->epochs);
 }
 
-/* Everything stamped up to here is clean. No lock needed. */
+/* The newest clean epoch: every block with this stamp or an older one is clean. No lock needed. */
 static inline uint64_t heap_clean_epoch(const struct heap *heap)
 {
     return epoch_clean(&context_of_heap(heap)->epochs);
 }
 
-/* The first statement of a function that relies on the lock (lock.h says where that is checked). */
+/* Must be the first statement of a function that relies on the lock (lock.h says where this is
+ * checked). */
 #define heap_lock_must_be_held(heap) lock_must_be_held(&context_of_heap(heap)->lock)
 
-/* Prepares the zeroed heap of a context that was just made. False where memory is short. */
+/* Prepares the zeroed heap of a new context. False if memory is short. */
 bool heap_init(struct pool *pool, struct context *context);
 
 /* ---- the heap lock is held from here on ---- */
 
-/* The bucket of this block size; the one of blocks that are not kept where it can't be made. */
+/* Returns the bucket of this block size, and makes it if there was none. Returns heap->unkept, the
+ * bucket of uncached blocks, if the bucket cannot be made. */
 struct bucket *heap_bucket(struct heap *heap, uint64_t bytes);
 
 /* Sets or clears a bit of enum closed. */
 void heap_set_closed(struct heap *heap, uint32_t bit, bool set);
 
-/* The calling thread uses the heap: whether it is the only one is known from that. */
+/* Notes that the calling thread uses the heap. The heap knows from this whether it has only one
+ * user. */
 static inline void heap_note_user(struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);
     uint64_t self = thread_id(pool);
     if (__builtin_expect(heap->last_user != self, 0)) {
-        /* The very first user is alone from the start. */
+        /* The very first user counts as the only one from the start. */
         heap->uses_in_a_row = heap->last_user ? 0 : HEAP_USES_ALONE;
         heap->last_user = self;
     } else if (__builtin_expect(heap->uses_in_a_row < HEAP_USES_ALONE, 0)) {
@@ -243,52 +254,55 @@ static inline void heap_note_user(struct pool *pool, struct heap *heap)
     }
 }
 
-/* The slot of the calling thread, after heap_note_user. */
+/* The slot of the calling thread. heap_note_user must have been called before. */
 uint8_t heap_slot_of_this_thread(void);
 
-/* Moves what has become clean from pending to clean. */
+/* Moves blocks that have become clean from the pending lists to the clean ones. */
 void heap_sweep(struct context *context);
 
-/* Takes a free block over from a thread's cache; slot: of that thread. */
+/* Moves a free block from a thread's cache to the heap's lists. slot: the slot of the cache's
+ * thread. */
 void heap_accept(struct heap *heap, struct block *block, uint8_t slot);
 
-/* Puts a block that the calling thread has claimed, of this stamp, among the pending ones. */
+/* Adds a block that the calling thread has claimed to the pending ones, with this stamp. */
 void heap_add_pending(struct heap *heap, struct block *block, uint64_t stamp);
 
-/* Puts a block that is in no list among the clean ones of its bucket; the bucket's free blocks and
- * bytes count it already. A part goes back to its segment. */
+/* Adds a block that is in no list to the clean ones of its bucket. The bucket's counts of free
+ * blocks and bytes include it already. A part merges into its segment instead. */
 void heap_add_clean(struct heap *heap, struct block *block);
 
-/* So many bytes more are spare (parts.h), or no longer: they count in the row of what is not kept.
- */
+/* Count bytes as spare (parts.h), or as no longer spare. Spare bytes count in the figures' row of
+ * uncached blocks. */
 void heap_count_spare(struct heap *heap, uint64_t bytes);
 void heap_count_no_longer_spare(struct heap *heap, uint64_t bytes);
 
-/* A whole block, whose bytes count as spare, joins the clean ones of its bucket. */
+/* Adds a whole block, whose bytes count as spare, to the clean ones of its bucket. */
 void heap_put_whole(struct heap *heap, struct block *whole);
 
-/* A block that is in no list is found by its address from now on, or no longer: see page_counts.h.
- * False where memory is short. */
+/* Enter a block that is in no list into the table of addresses, or take it out, and count its pages
+ * (page_counts.h). heap_enter_table returns false if memory is short. */
 bool heap_enter_table(struct pool *pool, struct heap *heap, struct block *block);
 void heap_leave_table(struct pool *pool, struct heap *heap, struct block *block);
 
 /* Takes a free block out of its lists and out of the counters of free blocks. */
 void heap_detach_free(struct heap *heap, struct block *block);
 
-/* Takes a free block out that goes to the driver: its bucket no longer counts it as reserved. And
- * counts one that comes back from there and is free again, in no list yet. */
+/* heap_begin_leaving takes out a free block that the driver is to free: its bucket no longer counts
+ * it as reserved. heap_count_back counts a block as reserved and free again. Such a block is in no
+ * list yet. */
 void heap_begin_leaving(struct heap *heap, struct block *block);
 void heap_count_back(struct block *block);
 
-/* A pending block that the driver has refused to take comes back as the oldest. */
+/* Puts a pending block that the driver refused to free back into the lists, as the oldest. */
 void heap_put_back_pending(struct pool *pool, struct heap *heap, struct block *block);
 
-/* Makes the live block at this address the caller's, in the state given. False where it is not live
- * there (any more): the lock guards lists and counters, and another thread may be claiming it. */
+/* Claims the live block at this address for the caller, and sets its state. False if the block is
+ * no longer live there. The heap lock guards only lists and counters, and another thread may claim
+ * the block at the same time. */
 bool heap_claim_live(struct heap *heap, struct block *block, CUdeviceptr address,
                      enum block_state state);
 
-/* Counts a block of any state out, and forgets its record. */
+/* Takes a block of any state out of all counters and lists, and frees its record. */
 void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block);
 
 #endif

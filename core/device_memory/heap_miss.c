@@ -20,8 +20,8 @@
 #include "release.h"
 #include "sums.h"
 
-/* The mean of the last few misses. Several threads may do this at once, and one of them may be
- * forgotten: it is an estimate. */
+/* Updates the mean cost of the last few misses. Several threads may do this at once and lose an
+ * update: the mean is an estimate. */
 static void note_cost(struct heap *heap, uint64_t nanoseconds)
 {
     counter_set(&heap->miss_cost, (3 * counter_get(&heap->miss_cost) + nanoseconds) / 4);
@@ -45,8 +45,8 @@ static CUresult ask_driver(struct miss *miss)
     return result;
 }
 
-/* Raises the device's peaks, which the report shows. Threads of several contexts may do this at
- * once. Blocks that the driver is just making do not count yet. */
+/* Raises the device's peak of reserved bytes, which the report shows. Threads of several contexts
+ * may do this at once. Blocks that the driver is just making do not count yet. */
 static void note_reserved(struct pool *pool, struct device *device)
 {
     uint64_t reserved = 0;
@@ -55,8 +55,9 @@ static void note_reserved(struct pool *pool, struct device *device)
     counter_raise_shared(&device->memory->peak_reserved, reserved);
 }
 
-/* A record of what the driver gave, found by its address; NULL where there is no memory for one.
- * Without a record the pool does not know the memory: the program and the driver do. */
+/* Makes a record of the memory that the driver returned, to be found by its address. NULL if there
+ * is no memory for a record. In that case the pool does not know the memory: only the program and
+ * the driver do. */
 static struct block *make_record(const struct miss *miss, struct heap *heap, struct bucket *bucket,
                                  enum block_state state)
 {
@@ -64,7 +65,7 @@ static struct block *make_record(const struct miss *miss, struct heap *heap, str
     struct block *block = block_records_take(&heap->records, heap);
     if (!block)
         return NULL;
-    /* All of this comes before the block can be found, since a free takes no lock. */
+    /* All fields are written before the block can be found, since a free takes no lock. */
     block_set_bytes(block, miss->bytes);
     atomic_store_explicit(&block->bin, device_bucket(bucket)->bin, memory_order_relaxed);
     block->bucket = bucket;
@@ -80,14 +81,14 @@ static struct block *make_record(const struct miss *miss, struct heap *heap, str
     return block;
 }
 
-/* Makes the memory a live block of the bucket. */
+/* Records the memory as a live block of the bucket. False if there is no memory for a record. */
 static bool record_block(const struct miss *miss, struct heap *heap, struct bucket *bucket)
 {
     heap_lock_must_be_held(heap);
     if (!make_record(miss, heap, bucket, BLOCK_LIVE))
         return false;
-    /* The peak comes first: a process may be killed at any moment, and its figures are read, in
-     * which no number is above its peak. */
+    /* The peak is raised first. A process may be killed at any moment, and no number in its figures
+     * may be above its peak. */
     counter_raise_to(&bucket->counters->peak_reserved_bytes,
                      counter_get(&bucket->counters->reserved_bytes) + miss->bytes);
     counter_add(&bucket->counters->reserved_bytes, miss->bytes);
@@ -96,8 +97,8 @@ static bool record_block(const struct miss *miss, struct heap *heap, struct buck
     return true;
 }
 
-/* Makes the memory a segment, and a part of it the live block. Where there is no memory for the
- * records of parts, the whole is the block. */
+/* Records the memory as a segment, and a part of it as the live block. If there is no memory for
+ * the records of parts, the whole is the block. */
 static bool record_segment(const struct miss *miss, struct heap *heap, struct bucket *bucket)
 {
     heap_lock_must_be_held(heap);
@@ -118,7 +119,7 @@ static bool record_segment(const struct miss *miss, struct heap *heap, struct bu
     return true;
 }
 
-/* Counts what the driver has answered, and records the block that it gave. If the context has died
+/* Counts the driver's answer, and records the block that it returned. If the context has died
  * since, its memory has died with it, and another context may own the heap. */
 static CUresult finish_miss(const struct miss *miss, struct bucket *bucket)
 {
@@ -126,20 +127,20 @@ static CUresult finish_miss(const struct miss *miss, struct bucket *bucket)
     struct heap *heap = heap_of(context);
     bool met = miss->result == CUDA_SUCCESS;
     bool segment = met && miss->bytes > bucket->bytes && bucket->bytes != 0;
-    /* A block that is smaller than its bucket must not serve it again, so it is not kept. A failure
-     * counts as the bucket's. */
+    /* A block that is smaller than its bucket must not serve the bucket again, so it is not cached.
+     * A failure counts for the bucket. */
     if (met && miss->bytes < bucket->bytes)
         bucket = &heap->unkept.bucket;
     bool lives = context_generation(context) == miss->generation && (miss->generation & 1) != 0;
-    /* A record of this address is stale: the block there was freed past the pool. */
+    /* A record of this address is stale: the block there was freed without the pool. */
     if (met && lives)
         heap_forget_address(miss->pool, *miss->address);
-    /* What graphs own is by its address: they own nothing of the one that is just made. */
+    /* Graphs own blocks by address, and must own nothing of the new block. */
     if (met && lives && miss->pool->settings.captures.allocate)
         TELL_KINDS(miss->pool, forget_address, miss->pool, *miss->address);
     heap_lock(heap);
     /* If the context dies from here on, heap_reset finds the record: the generation changes before
-     * it takes the lock. */
+     * heap_reset takes the lock. */
     lives = lives && context_generation(context) == miss->generation;
     miss_count_request(miss, bucket->counters);
     counter_add(&heap->misses, 1);
@@ -170,16 +171,18 @@ static CUresult refuse(struct miss *miss, struct bucket *bucket)
 
 /* ---- where blocks are cut out of segments ---- */
 
-/* A thread waits so long for another one's segment before it asks for its own: nanoseconds. */
+/* How long a thread waits for another thread's segment before it asks for its own, in nanoseconds.
+ */
 #define SEGMENT_WAIT_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 
-/* What a miss of a block that may be cut has besides; its bytes are the segment's. */
+/* What a miss has in addition if its block may be cut. The miss's bytes are then the segment's. */
 struct cutting {
     struct bucket *bucket;
-    bool done; /* the block was cut out of what had become free meanwhile */
+    bool done; /* the block was cut out of memory that became free meanwhile */
 };
 
-/* Gives the program a block out of what is free, and counts it as a hit. anywhere: see heap_cut. */
+/* Cuts a block for the program out of free memory, and counts it as a hit. anywhere: see heap_cut.
+ */
 static bool cut_for(struct miss *miss, bool anywhere)
 {
     heap_lock_must_be_held(heap_of(miss->context));
@@ -219,8 +222,9 @@ static CUresult cut_or_ask_driver(struct miss *miss)
     return lock_and_cut_for(miss, false) ? CUDA_SUCCESS : ask_driver_or_cut(miss);
 }
 
-/* What other sizes have pending, or in caches, is as good as a new segment once it is clean. What
- * has no fence gets one that is only asked about. Releases and retakes the lock. */
+/* Tries to cut the block out of free memory of other sizes, which is as good as a new segment. If
+ * none is clean, it empties the caches and queries the fences of pending blocks. Pending blocks
+ * without a fence get one that is only queried. Releases and retakes the lock. */
 static bool cut_what_is_over(struct miss *miss)
 {
     struct context *context = miss->context;
@@ -239,7 +243,8 @@ static bool cut_what_is_over(struct miss *miss)
     return cut_for(miss, false);
 }
 
-/* Where the reserve may not grow, what is pending is waited for, as far as an allocation may. */
+/* If the reserve may not grow, waits for pending blocks as far as an allocation may, and cuts the
+ * block out of them. */
 static bool cut_before_growth(struct miss *miss)
 {
     struct context *context = miss->context;
@@ -257,12 +262,13 @@ static bool cut_before_growth(struct miss *miss)
     return done;
 }
 
-/* Many threads that begin at the same moment need one segment, and not one each. The driver makes
- * one at a time anyway. Whether this thread is now the one that asks. */
+/* Whether this thread is now the one that asks for a segment. Many threads that begin at the same
+ * moment need one segment, and not one each. The driver makes one at a time anyway. */
 static bool claim_segment(struct miss *miss, _Atomic bool *asked)
 {
     uint64_t started = monotonic_now();
-    /* Acquire and release: what the other thread has recorded is found. */
+    /* Acquire: pairs with the release store in miss_and_cut, so that this thread finds what the
+     * other thread has recorded. */
     while (atomic_exchange_explicit(asked, true, memory_order_acquire)) {
         if (monotonic_now() - started > SEGMENT_WAIT_NANOSECONDS)
             return false;
@@ -273,8 +279,8 @@ static bool claim_segment(struct miss *miss, _Atomic bool *asked)
     return true;
 }
 
-/* Where the segment would pass a limit, or the driver has none, the block alone may fit: nothing is
- * given back for what else would be in the segment. */
+/* Asks for the block alone, which may fit if the driver has no memory for the segment. No memory is
+ * released for the rest of the segment. */
 static void ask_for_block_alone(struct miss *miss)
 {
     struct cutting *cutting = miss->with;
@@ -290,8 +296,8 @@ static bool is_inside_limits(const struct miss *miss)
     return miss->bytes <= left && miss->bytes <= device_group_left(device);
 }
 
-/* Reserves a segment's bytes, or where these pass a limit the block's. False where the block was
- * cut after all, or is refused. */
+/* Reserves a segment's bytes, or the block's bytes if the segment would pass a limit. False if the
+ * block was cut after all, or is refused. */
 static bool reserve_segment(struct miss *miss)
 {
     struct bucket *bucket = ((struct cutting *)miss->with)->bucket;
@@ -328,7 +334,7 @@ static void ask_for_segment(struct miss *miss)
     finish_cutting(miss, cutting->bucket);
 }
 
-/* Whether no more is asked for than the block takes. */
+/* Whether the driver is asked for no more than the block takes. */
 static bool is_alone(struct heap *heap, const struct bucket *bucket)
 {
     heap_lock(heap);
@@ -338,7 +344,7 @@ static bool is_alone(struct heap *heap, const struct bucket *bucket)
     return alone;
 }
 
-/* A block that may be cut out of a new segment. */
+/* Gets a block that may be cut out of a new segment. */
 static void miss_and_cut(struct miss *miss, struct bucket *bucket)
 {
     struct heap *heap = heap_of(miss->context);
@@ -361,7 +367,7 @@ static void miss_and_cut(struct miss *miss, struct bucket *bucket)
 
 /* ---- misses ---- */
 
-/* A block of the driver's own. */
+/* Gets a block that is a driver allocation of its own. */
 static void miss_alone(struct miss *miss, struct bucket *bucket)
 {
     release_before_growth(miss->pool, miss->context, miss->bytes);
@@ -375,7 +381,8 @@ static void miss_alone(struct miss *miss, struct bucket *bucket)
     finish_cutting(miss, bucket);
 }
 
-/* The same, but that what is spare serves where the driver has nothing: it cannot go back. */
+/* Gets a block as miss_alone does. If the driver has no memory, spare memory serves, which cannot
+ * be released to the driver. */
 static void miss_alone_or_cut(struct miss *miss, struct bucket *bucket)
 {
     struct heap *heap = heap_of(miss->context);

@@ -1,8 +1,10 @@
 /*
- * Misses: what the pool has no block for, the driver is asked for. Rung 5 of the ladder (ladder.h).
+ * Misses: the pool asks the driver for a block that it does not have. This is rung 5 of the ladder
+ * (ladder.h).
  *
- * A miss makes room for its block in the reserve's ratio (release.h), takes the steps of
- * core/reclaim/miss.h, and records what came. Called without the heap's lock.
+ * A miss first makes room for its block inside the reserve's ratio (release.h). It then takes the
+ * steps of core/reclaim/miss.h, and records the block that the driver returned. The caller does not
+ * hold the heap lock.
  */
 #ifndef CUDAPOOL_CORE_HEAP_MISS_H
 #define CUDAPOOL_CORE_HEAP_MISS_H
@@ -12,22 +14,25 @@
 #include "core/reclaim/miss.h"
 #include "heap.h"
 
-/* A new block of the bucket; with the policy split, one that is cut out of what the driver gives.
- * The context is current. */
+/* Gets a new block of the bucket. With the policy split, the block is cut out of a larger one that
+ * the driver returned. The context is current. */
 CUresult heap_miss(struct pool *pool, struct context *context, struct bucket *bucket,
                    CUdeviceptr *address, size_t requested);
 
-/* The same, and a block of the driver's own whatever the policy. */
+/* Gets a new block of the bucket that is a driver allocation of its own, whatever the policy. The
+ * context is current. */
 CUresult heap_miss_alone(struct pool *pool, struct context *context, struct bucket *bucket,
                          CUdeviceptr *address, size_t requested);
 
-/* A block that is not kept: straight from the driver, in the caller's capture mode, but known to
- * the pool; where the driver has nothing, one that is cut out of what is clean. */
+/* Gets an uncached block straight from the driver, in the caller's capture mode. The pool keeps a
+ * record of it. If the driver has no memory and the policy is split, the block is cut out of clean
+ * memory. */
 CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
                               size_t bytes);
 
-/* Takes note of the memory that a miss has brought which asked the driver in another way, as memory
- * that is not kept. bytes: of it, where miss->bytes were reserved. */
+/* Records, as an uncached block, the memory of a miss that called another driver function. bytes:
+ * the size of that memory. The miss had reserved miss->bytes, and this function corrects the
+ * reservation. */
 void heap_adopt(struct miss *miss, size_t bytes);
 
 #endif

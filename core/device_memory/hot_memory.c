@@ -4,8 +4,8 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
 
-/* Blocks of up to so many times hot_bytes are handed out again while they are hot: by default half
- * of the GPU's cache. */
+/* Blocks of up to HOT_LARGEST * hot_bytes are reused while they are hot. If hot_bytes is null in
+ * the settings, that is half of the GPU's cache. */
 #define HOT_LARGEST 4u
 
 bool policy_keeps_hot(struct pool *pool, const struct heap *heap)

@@ -6,7 +6,7 @@ static void forget_ghosts(struct keep *keep)
     keep->ghost_bytes = 0;
 }
 
-/* Each one is twice as long as the one before. */
+/* Each trial is twice as long as the one before, up to KEEP_TRIAL_MOST. */
 static uint32_t next_trial(const struct keep *keep)
 {
     if (keep->trial_frees == 0)
@@ -27,7 +27,7 @@ void keep_begin_trial(struct keep *keep)
 static void end_trial(struct keep *keep, bool is_short)
 {
     keep->unused_returns = 0;
-    /* Ghosts stay for the next trial: what they stand for would still be there. */
+    /* The ghosts stay for the next trial: the blocks they stand for would still be cached. */
     if (2 * keep->ghost_hits >= keep->trial_frees || !is_short)
         return;
     keep->trial_frees = next_trial(keep);

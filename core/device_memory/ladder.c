@@ -15,8 +15,8 @@
 #include "policies.h"
 #include "sums.h"
 
-/* The newest pending block that a barrier raised earlier covers: all later work of the context is
- * ordered behind the block's last use already. NULL where there is none. */
+/* Returns the newest pending block that an earlier barrier protects: all later work of the context
+ * is already ordered after the block's last use. NULL where there is none. */
 static struct block *take_behind_barrier(struct pool *pool, struct context *context,
                                          const struct place *place)
 {
@@ -32,8 +32,8 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
     return block;
 }
 
-/* Asks the driver whether a fence that covers the stamp is over, unless another thread is asking:
- * then that one's answer is awaited. Releases and retakes the lock. */
+/* Asks the driver whether a fence that makes the stamp clean has completed. If another thread is
+ * already asking, waits for that thread's answer first. Releases and retakes the lock. */
 static void query_fence_for(struct pool *pool, struct context *context, uint64_t stamp)
 {
     lock_must_be_held(&context->lock);
@@ -44,8 +44,9 @@ static void query_fence_for(struct pool *pool, struct context *context, uint64_t
         epoch_query(pool, context, fence);
 }
 
-/* A pending block after the oldest fence that frees one: behind a barrier where those may be used,
- * else after a wait on the host. NULL where the wait is in vain. Releases and retakes the lock. */
+/* Returns a pending block, ordered after the oldest fence that makes one clean. The order comes
+ * from a barrier where barriers may be used, otherwise from a wait on the host. NULL where the wait
+ * fails. Releases and retakes the lock. */
 static struct block *wait_for_one(struct pool *pool, struct context *context,
                                   const struct place *place, enum hit *hit)
 {
@@ -61,8 +62,8 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
         return clean ? clean : take_behind_barrier(pool, context, place);
     }
     *hit = HIT_WAITED;
-    /* Another thread may take the block that has become clean. After a few lost races the driver is
-     * asked for a new one. */
+    /* Another thread may take the block that has become clean. After a few lost races the caller
+     * asks the driver for a new block. */
     for (int tries = 0; tries < 4 && bucket->pending.first; tries++) {
         if (!epoch_wait_in_allocation(pool, context, counter_get(&bucket->pending.first->epoch)))
             return NULL;
@@ -73,12 +74,13 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
     return NULL;
 }
 
-/* A thread that could ask for a new block, were it its turn, waits for so long: nanoseconds. */
+/* Bounds on the wait of a thread that may ask for a new block, but not yet: nanoseconds. */
 #define TURN_SHORTEST UINT64_C(30000)
 #define TURN_LONGEST  UINT64_C(2000000)
 
-/* Waits where a new block would be allowed, but is not due yet: for this place's own blocks, and
- * about as long as the new one would take. Releases and retakes the lock. */
+/* Waits where a new block is allowed but another thread is asking for one. Waits for this place's
+ * own pending blocks, for about as long as a new block would take. Releases and retakes the
+ * lock. */
 static struct block *wait_in_turn(struct pool *pool, struct context *context,
                                   const struct place *place, enum hit *hit)
 {
@@ -91,8 +93,8 @@ static struct block *wait_in_turn(struct pool *pool, struct context *context,
     return over && !heap_of(context)->ending ? place_newest_clean(place) : NULL;
 }
 
-/* Rung 2: a pending block of this place that turns out to be unused. Releases and retakes the lock.
- */
+/* Rung 2: returns a pending block of this place that the GPU turns out to have finished with.
+ * Releases and retakes the lock. */
 static struct block *query_pending(struct pool *pool, struct context *context,
                                    const struct place *place, enum hit *hit)
 {
@@ -110,9 +112,9 @@ static struct block *query_pending(struct pool *pool, struct context *context,
     return place_newest_clean(place);
 }
 
-/* Rung 4 before rung 3, where memory is to stay hot: one barrier behind the newest fence of a free
- * serves all blocks that were freed before. NULL where none covers what the place has. Releases and
- * retakes the lock. */
+/* Rung 4 before rung 3, where memory is to stay hot. One barrier after the newest fence of a free
+ * serves all blocks that were freed before that fence. NULL where no such fence makes this place's
+ * blocks clean. Releases and retakes the lock. */
 static struct block *take_hot(struct pool *pool, struct context *context, const struct place *place,
                               enum hit *hit)
 {
@@ -130,8 +132,9 @@ static struct block *take_hot(struct pool *pool, struct context *context, const 
     return clean ? clean : take_behind_barrier(pool, context, place);
 }
 
-/* Takes the bucket's blocks out of other threads' caches, where that is better than to ask the
- * driver or to wait; NULL where it is not, or brings nothing. Releases and retakes the lock. */
+/* Takes the bucket's blocks out of other threads' caches, where that is better than asking the
+ * driver or waiting. NULL where it is not better, or yields no block. Releases and retakes the
+ * lock. */
 static struct block *take_from_other_caches(struct pool *pool, struct context *context,
                                             const struct place *place, enum hit *hit)
 {
@@ -145,7 +148,7 @@ static struct block *take_from_other_caches(struct pool *pool, struct context *c
     return block ? block : query_pending(pool, context, place, hit);
 }
 
-/* Rung 4: the growth budget is used up. Releases and retakes the lock. */
+/* Rung 4, once the growth budget is used up. Releases and retakes the lock. */
 static struct block *take_after_fence(struct pool *pool, struct context *context,
                                       const struct place *place, enum hit *hit)
 {
@@ -161,14 +164,14 @@ static struct block *take_after_fence(struct pool *pool, struct context *context
         block = wait_for_one(pool, context, place, hit);
     if (!heap->ending)
         return block;
-    /* The context is ending and its caches are closed: a block that was in the thread's cache joins
-     * the heap's lists, so that the end finds it. */
+    /* The context is ending and its caches are closed. A block that was in the thread's cache joins
+     * the heap's lists, where the end of the context finds it. */
     if (block && place->cache && block_state(block) == BLOCK_CACHED)
         heap_accept(heap, block, heap_slot_of_this_thread());
     return NULL;
 }
 
-/* Rungs 2 to 4: a block that is not known to be unused yet, or NULL for a new one. Releases and
+/* Rungs 2 to 4: returns a block that was not known to be clean, or NULL for a new one. Releases and
  * retakes the lock. */
 static struct block *take_pending_block(struct pool *pool, struct context *context,
                                         const struct place *place, enum hit *hit)
@@ -190,7 +193,7 @@ static struct block *take_pending_block(struct pool *pool, struct context *conte
     return policy_growth_is_due(heap) ? NULL : wait_in_turn(pool, context, place, hit);
 }
 
-/* Holds a thread back that runs ahead of the others (HEAP_SLOTS says why). False if the context is
+/* Holds back a thread that runs ahead of the others (HEAP_SLOTS says why). False if the context is
  * ending by then. Releases and retakes the lock. */
 static bool wait_for_the_others(struct pool *pool, struct context *context,
                                 const struct thread_cache *cache)
@@ -202,7 +205,7 @@ static bool wait_for_the_others(struct pool *pool, struct context *context,
     return !heap_of(context)->ending;
 }
 
-/* Rungs 1 to 4. NULL for a new block. Releases and retakes the lock. */
+/* Rungs 1 to 4: returns NULL for a new block. Releases and retakes the lock. */
 static struct block *find_block(struct pool *pool, struct context *context,
                                 const struct place *place, enum hit *hit)
 {
@@ -217,16 +220,14 @@ static struct block *find_block(struct pool *pool, struct context *context,
         cache->waited_ns = 0;
     if (!block)
         block = take_pending_block(pool, context, place, hit);
-    /* The next free wants a fence of its own: it is cheap beside a new block, which may be the only
-     * one of its size. */
+    /* The thread's next free should record a fence of its own. A fence is cheap compared to a new
+     * block, and the new block may be the only one of its size. */
     if (!block && cache && heap_keeps_up(heap_of(context)) && heap_of(context)->caches.count > 1)
         thread_cache_ask_again(cache);
     return block;
 }
 
-/* Whether the heap, or this thread's cache, has answered the request. Releases and retakes the
- * lock.
- */
+/* Whether the heap or this thread's cache has met the request. Releases and retakes the lock. */
 static bool allocate_from_heap(struct pool *pool, struct context *context, struct bucket *bucket,
                                CUdeviceptr *address, size_t bytes)
 {
@@ -285,7 +286,8 @@ CUresult heap_allocate_anew(struct pool *pool, struct context *context, CUdevice
     struct heap *heap = heap_of(context);
     struct bucket *bucket = &heap->unkept.bucket;
     uint64_t of_bucket = size_class_round(&heap->classes, bytes);
-    /* What is over goes back before the miss, if it has become too much: nobody else asks. */
+    /* The miss below can release blocks whose fences have completed, if they are too many. Nobody
+     * else asks about these fences. */
     epoch_ask_all(pool, context);
     heap_lock(heap);
     if (of_bucket != 0 && !heap->ending_or_finest)

@@ -42,7 +42,7 @@ void heap_reset(struct pool *pool, struct context *context)
     heap_lock(heap);
     thread_caches_collect(heap);
     block_records_visit(&heap->records, forget_visited, &forgetting);
-    /* Of segments, that have gone part by part, pages are still counted. */
+    /* Pages of segments still count, because the segments were forgotten part by part. */
     counter_set(&heap->pages.free_bytes, 0);
     counter_set(&heap->counters->segments.count, 0);
     counter_set(&heap->counters->segments.bytes, 0);
@@ -63,7 +63,7 @@ bool heap_let_go(struct pool *pool, CUdeviceptr address)
     struct block *block = block_table_find(&pool->blocks, address);
     if (!block)
         return true;
-    /* The driver could not free it; so it stays the program's. */
+    /* The driver can't free a part, so the part stays the program's. */
     if (block_is_part(block))
         return false;
     struct heap *heap = block->heap;
@@ -78,7 +78,7 @@ bool heap_let_go(struct pool *pool, CUdeviceptr address)
     return live;
 }
 
-/* Whether it is free, in the heap's lists. */
+/* Whether the block is free and in the heap's lists. */
 static bool is_listed(const struct block *block)
 {
     return block_state(block) == BLOCK_PENDING || block_state(block) == BLOCK_CLEAN;
@@ -87,8 +87,8 @@ static bool is_listed(const struct block *block)
 void heap_forget_address(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = block_table_find(&pool->blocks, address);
-    /* The driver gives out no address inside a block of its own, and the beginning of one that is
-     * cut belongs to nobody who could have freed it. */
+    /* The driver gives out no address inside an allocation of its own. No block begins where a
+     * segment does, so nobody can have freed that address. */
     if (!block || block_is_part(block))
         return;
     struct heap *heap = block->heap;

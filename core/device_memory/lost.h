@@ -1,8 +1,9 @@
 /*
- * Blocks that the pool loses without giving them back: their context ends, someone frees them past
- * the pool, or the driver gives their address to another.
+ * Forgets blocks that the pool has lost without releasing them to the driver. A block is lost when
+ * its context ends, when someone frees it without the pool, or when the driver gives its address to
+ * another allocation.
  *
- * No driver call is made here. Called without the heap's lock, which is taken inside.
+ * These functions make no driver call. Callers do not hold the heap's lock; the functions take it.
  */
 #ifndef CUDAPOOL_CORE_LOST_H
 #define CUDAPOOL_CORE_LOST_H
@@ -11,19 +12,22 @@
 
 #include "heap.h"
 
-/* Around the driver call that may end the context: meanwhile every allocation is the driver's to
- * answer, since a block may be gone already. */
+/* Called before (ending) and after (not ending) a driver call that may end the context. In between,
+ * the driver answers every allocation, since the heap's blocks may no longer exist. */
 void heap_set_ending(struct heap *heap, bool ending);
 
-/* The context's memory is gone with it: forgets all blocks, keeps the counters. */
+/* Forgets all blocks, since their memory ended with the context. The counters of buckets stay, and
+ * each lost block is counted as an eviction. */
 void heap_reset(struct pool *pool, struct context *context);
 
-/* Someone frees this address past the pool: forgets a live block there. False where the block is
- * free, and so nobody's to free, or a part, of which the driver knows nothing. */
+/* Someone is about to free this address without the pool: forgets a live block there. Returns false
+ * where nobody may free the address. Either the block is free already, or it is a part of a
+ * segment, which the driver cannot free. Returns true for an address that the pool does not
+ * know. */
 bool heap_let_go(struct pool *pool, CUdeviceptr address);
 
-/* Forgets a record of this address, if there is one: the driver has just given the address out,
- * so whoever had it before was freed behind our back. */
+/* Forgets the block that the pool has recorded at this address, unless it is a part of a segment.
+ * The driver has just given the address out, so someone freed the block without the pool. */
 void heap_forget_address(struct pool *pool, CUdeviceptr address);
 
 #endif

@@ -4,8 +4,8 @@
 
 _Static_assert(UINT64_C(1) << PAGE_BITS == SIZE_CLASS_PAGE, "the driver's page");
 
-/* page->counts: blocks that are out below, all blocks above. A page has no more of them than
- * granules, 2^13. */
+/* page->counts: the low 16 bits count blocks that are out, the high 16 bits all blocks. A page has
+ * at most one block per granule: 2^13. */
 #define ONE_OUT   1u
 #define ONE_BLOCK (1u << 16)
 #define OUT       (ONE_BLOCK - 1)
@@ -15,7 +15,8 @@ static bool is_free(uint32_t counts, bool of_segment)
     return (counts & OUT) == 0 && (of_segment || counts != 0);
 }
 
-/* change: modulo 2^32. Atomic: a page may have blocks of several contexts. */
+/* change: modulo 2^32. The addition is atomic, because a page may have blocks of several
+ * contexts. */
 static inline void count(struct page_counts *pages, CUdeviceptr address, uint32_t change,
                          bool of_segment)
 {
@@ -31,10 +32,11 @@ static uint64_t page_bytes(uint64_t bytes)
     return size_class_up(bytes, SIZE_CLASS_PAGE);
 }
 
-/* The pages in which a part begins and ends beside others; 0: it shares none there. */
+/* The pages that a part shares with others at its beginning and at its end; 0: it shares none
+ * there. */
 struct part_pages {
     CUdeviceptr first, last;
-    uint64_t whole_bytes; /* of pages that are its own */
+    uint64_t whole_bytes; /* bytes of pages that belong to the part alone */
 };
 
 static struct part_pages pages_of_part(const struct block *part)
@@ -49,7 +51,7 @@ static struct part_pages pages_of_part(const struct block *part)
     };
 }
 
-/* change: ONE_OUT or its negative. */
+/* change: ONE_OUT or -ONE_OUT. */
 static void count_part(struct page_counts *pages, const struct block *part, uint32_t change)
 {
     struct part_pages at = pages_of_part(part);
@@ -109,7 +111,7 @@ void page_counts_close(struct page_counts *pages, const struct block *segment)
 
 /* ---- looking ---- */
 
-/* In page->seen: how many blocks below, the look's number above. */
+/* page->seen: the low SEEN_BITS bits count the blocks seen, the high bits are the look's number. */
 #define SEEN_BITS 16
 
 static void see(struct page_look *look, CUdeviceptr address, bool of_segment)

@@ -2,7 +2,7 @@
 
 #include "core/base/numbers.h"
 
-/* A part of the bucket's size out of what can be cut, whose bytes count as spare. */
+/* Cuts a part of the bucket's size out of from, whose bytes count as spare. */
 static struct block *cut_out(struct heap *heap, struct block *from, struct bucket *bucket)
 {
     struct heap_counters *counters = heap->counters;
@@ -28,7 +28,7 @@ static struct block *cut_out(struct heap *heap, struct block *from, struct bucke
     return part;
 }
 
-/* All records of a segment that are no blocks of a bucket have this one's counters. */
+/* The bucket unkept counts all records of a segment that are no bucket's blocks. */
 static void make_spare(struct heap *heap, struct block *whole)
 {
     whole->bucket = &heap->unkept.bucket;
@@ -48,7 +48,7 @@ struct block *heap_cut_new(struct heap *heap, struct block *whole, struct bucket
     return part;
 }
 
-/* Takes a whole clean block out of its bucket. */
+/* Takes a whole clean block out of its bucket, and makes it spare. */
 static void take_whole(struct heap *heap, struct block *whole)
 {
     heap_begin_leaving(heap, whole);
@@ -63,7 +63,7 @@ struct block *heap_cut(struct heap *heap, struct bucket *bucket, bool anywhere)
     struct block *from = segments_find(&heap->segments, bucket->bytes, anywhere);
     if (!from || block_is_part(from))
         return from ? cut_out(heap, from, bucket) : NULL;
-    /* As large as that, it is in the bucket's list. */
+    /* A whole block of just this size is in the bucket's list. */
     if (from->bytes == bucket->bytes)
         return from;
     take_whole(heap, from);
@@ -73,7 +73,7 @@ struct block *heap_cut(struct heap *heap, struct bucket *bucket, bool anywhere)
     return part;
 }
 
-/* ---- what cannot go back ---- */
+/* ---- what can't be released to the driver ---- */
 
 struct stuck {
     uint64_t bytes, longest;
@@ -84,7 +84,7 @@ static bool is_in_use(const struct block *part)
     return block_state(part) == BLOCK_LIVE || block_state(part) == BLOCK_KEPT;
 }
 
-/* Of a segment, whose head it is; nothing for others. */
+/* Adds what is stuck in the segment of this head. Does nothing for other records. */
 static void add_stuck(struct block *head, void *argument)
 {
     struct stuck *stuck = argument;

@@ -13,7 +13,7 @@ static void add(struct heap *heap, struct kept_peaks *sum)
     heap_unlock(heap);
 }
 
-/* What caches have would be handed out with nobody looking: it goes to the heap's lists. */
+/* Hits in caches would raise the peaks unseen. So all caches are emptied into the heap's lists. */
 static void start_again(struct heap *heap)
 {
     heap_lock(heap);

@@ -1,8 +1,9 @@
 /*
- * The most that the program held of device memory, and the pool of the driver's, since the program
- * began these peaks anew (cudapool_reset_peaks). They are noted with the others of the heap
- * (heap_note_requested), and followed by nobody: the bound on the reserve and the report have peaks
- * of their own, which last. No lock is held by the callers.
+ * The most device memory that the program held, and the most that the pool had reserved, since the
+ * program last reset these peaks (cudapool_reset_peaks).
+ *
+ * heap_note_requested raises them together with the heap's other peaks. No decision follows them:
+ * the bound on the reserve and the report use lasting peaks of their own. Callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_PEAKS_H
 #define CUDAPOOL_CORE_PEAKS_H
@@ -11,7 +12,8 @@ struct device;
 struct kept_peaks;
 struct pool;
 
-/* Of all contexts of the device, each by itself. */
+/* Add and reset the peaks of all contexts of the device. Each context's peak may be of another
+ * moment. */
 void heap_peaks_add(struct pool *pool, struct device *device, struct kept_peaks *sum);
 void heap_peaks_start_again(struct pool *pool, struct device *device);
 

@@ -7,7 +7,7 @@
 #include "sums.h"
 
 /* While the GPU keeps up, a fence is due once a thread has freed 1 / FENCE_SHARE of the blocks that
- * a bin may hold: the others last until that fence is over. */
+ * a bin may hold. The other blocks last until that fence has completed. */
 #define FENCE_SHARE 2u
 
 static uint32_t fence_frees(const struct heap *heap)
@@ -16,9 +16,9 @@ static uint32_t fence_frees(const struct heap *heap)
     return frees > 1 ? frees : 1;
 }
 
-/* The binary logarithm, rounded up: all caches together may free as many bytes without a fence as a
- * heap without caches. Blocks without a fence can neither be given back nor be waited for where an
- * allocation needs them. */
+/* The binary logarithm of threads, rounded up. All caches together may free as many bytes without a
+ * fence as a heap without caches. A block without a fence can't be released to the driver, and an
+ * allocation that needs it can't wait for it. */
 static unsigned halvings_for(unsigned threads)
 {
     return threads > 1 ? 32u - (unsigned)__builtin_clz(threads - 1) : 0;

@@ -11,24 +11,27 @@
 #include "release.h"
 #include "sums.h"
 
-/* budget / STRANDED_SHARE bytes of one size may lie clean in other threads' caches while a thread
- * takes a new block of it: sooner or later each thread has its own. */
+/* A thread that may take a new block does so, even if growth_budget / STRANDED_SHARE bytes of the
+ * size are clean in other threads' caches. Each thread then has enough blocks of its own sooner or
+ * later. */
 #define STRANDED_SHARE 4u
 
-/* A request might miss what is pending if that is more than 1 / MISSED_SHARE of what is left. */
+/* An allocation might need the pending bytes if they exceed 1 / MISSED_SHARE of the room. The room
+ * is what the device has left, plus clean bytes. */
 #define MISSED_SHARE 8u
 
-/* A new block counts as at least so expensive: nanoseconds. */
+/* A new block is taken to cost at least this many nanoseconds. */
 #define LEAST_COST_OF_GROWTH 10000
 
-/* Rounding may make live blocks larger than what was asked for by 1 / HEAP_WASTE_SHARE of the
- * device in all, and segments may have as much spare. With more, a program that fills the device
- * would not fit. */
+/* Rounding may make all live blocks together larger than requested by total_bytes /
+ * HEAP_WASTE_SHARE of the device. Segments may have as many spare bytes that cannot serve a
+ * request. With more waste, a program that fills the device would not fit. */
 #define HEAP_WASTE_SHARE 64u
 
-/* ---- a new block, or one that is pending ---- */
+/* ---- a new block, or a pending one ---- */
 
-/* Whether the reserve stays inside its ratio with so many bytes more. */
+/* Whether the context's reserved bytes stay within their bound (release_bound) with this many bytes
+ * more. */
 static bool is_inside_bound(const struct pool *pool, struct context *context, uint64_t bytes)
 {
     uint64_t requested = heap_recent_sums(heap_of(context), 0)->requested;
@@ -36,8 +39,9 @@ static bool is_inside_bound(const struct pool *pool, struct context *context, ui
            release_bound(pool, context, requested, bytes);
 }
 
-/* Whether a new block would push another one out, now or when it is freed: past the hard limit, the
- * cap on cached bytes, or the cap on the bucket's blocks. */
+/* Whether a new block would displace another one: at once, past the device's limit, or later, when
+ * the new block is freed. A freed block displaces another past the cap on cached bytes, or on the
+ * bucket's blocks. */
 static bool new_block_displaces_another(struct context *context, const struct bucket *bucket)
 {
     const struct heap *heap = heap_of(context);
@@ -80,9 +84,11 @@ bool policy_growth_is_due(const struct heap *heap)
            atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed) == 0;
 }
 
-/* True if the heap's lists hold more than budget / STRANDED_SHARE bytes of other sizes. Sizes in
- * use sit in thread caches, so nobody wants these blocks, and some may go back to the driver in
- * exchange for a block of the wanted size. */
+/* Whether the pool may release clean blocks of other sizes to the driver in exchange for a new
+ * block of this bucket. The heap's lists must hold more than growth_budget / STRANDED_SHARE such
+ * bytes. Blocks of sizes in use are mostly in thread caches, so nobody is likely to want those in
+ * the lists. Pending bytes must be within the growth budget, and the new block must displace no
+ * other. */
 static bool may_trade_unused_for_it(struct context *context, const struct bucket *bucket)
 {
     const struct heap *heap = heap_of(context);
@@ -101,7 +107,8 @@ bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context
     if (!cache || cache->waited_ns < policy_cost_of_growth(heap_of(context)) ||
         !policy_growth_is_due(heap_of(context)))
         return false;
-    /* The driver of a full device has no more: blocks that are kept would go for the new one. */
+    /* On a full device the driver has no memory left, and the pool would evict cached blocks for
+     * the new one. */
     bool grows =
         !device_is_short(context->device) && (policy_may_grow(pool, context, place->bucket) ||
                                               may_trade_unused_for_it(context, place->bucket));
@@ -159,8 +166,8 @@ bool policy_is_ahead(struct context *context, const struct thread_cache *cache)
     uint8_t slot = heap_slot_of_this_thread();
     if (heap->caches.count <= 1 && !(heap->pending_slots & ~(UINT64_C(1) << slot)))
         return false;
-    /* The least that the share can be, and the most that the thread can have pending: so most calls
-     * need no look at other threads' caches. */
+    /* Compares the smallest share of the budget that this thread may have with the most bytes that
+     * it may have pending. Most calls end here, without a look at other threads' caches. */
     uint64_t share = budget / (heap->caches.count + heap->slots_with_pending + 1);
     uint64_t own = heap->pending_by_slot[slot];
     if (own + (cache ? thread_cache_bytes(cache) : 0) <= share)
@@ -217,7 +224,8 @@ bool policy_has_host_work(const struct context *context)
 
 bool policy_is_without_fences(const struct context *context)
 {
-    /* Relaxed: it stays set while the context lives, and a late look costs one more failed call. */
+    /* Relaxed: the flag stays set while the context lives, and a late look costs one more failed
+     * call. */
     return atomic_load_explicit(&context->unusable, memory_order_relaxed);
 }
 
@@ -234,8 +242,10 @@ bool policy_others_work_may_count(struct pool *pool)
     return atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
 }
 
-/* Whether what is pending is much beside the room, or the largest request so far fits with it and
- * might not fit without. */
+/* Whether an allocation might need the pending bytes, given the room that is left without them.
+ * Clean bytes count as room. True if the pending bytes exceed room / MISSED_SHARE. Also true if
+ * room - pending < largest_request <= room + pending: that request fits with the pending bytes, and
+ * might not fit without them. */
 static bool is_missed(const struct context *context, uint64_t pending, uint64_t room)
 {
     uint64_t largest = counter_get(&context->device->largest_request);
@@ -261,13 +271,14 @@ bool policy_nothing_is_missed(const struct context *context, uint64_t more, uint
 
 /* ---- what a miss has shown ---- */
 
-/* Half of the most turns it off again, so that it does not change all the time. */
+/* Sets finest_sizes if rounding wastes more than total_bytes / HEAP_WASTE_SHARE. Clears it only
+ * once the waste is half of that or less, so that sizes do not change all the time. */
 void policy_watch_rounding(struct heap *heap, const struct device *device)
 {
     heap_lock_must_be_held(heap);
     uint64_t reserved = counter_get(&heap->reserved_bytes);
     uint64_t most = device->total_bytes / HEAP_WASTE_SHARE;
-    /* No part of it can be more, so that the caches need not be looked through. */
+    /* Waste cannot exceed the reserved bytes, so no sum over the caches is needed. */
     if (reserved <= most && !heap->finest_sizes)
         return;
     struct heap_bytes bytes = heap_bytes(heap);

@@ -1,10 +1,10 @@
 /*
- * Policies: questions that conditions of several owners answer together. They look and decide, and
- * call no driver. Two also act on what they find: policy_watch_rounding closes or opens the caches,
+ * Policies: decisions that depend on the state of several owners. They look and decide, and make no
+ * driver call. Two also act on what they find: policy_watch_rounding closes or opens the caches,
  * and heap_note_vain_wait empties them.
  *
- * Where the heuristics of device memory are; docs/design.md says under these names what each is for
- * and which measurement shows it.
+ * This list says where each heuristic of device memory is. docs/design.md says under the same names
+ * what each is for, and which measurement shows it.
  *
  * Growth budget                  policy_may_grow
  * Fair parts                     policy_is_ahead
@@ -37,96 +37,99 @@
 #include "place.h"
 #include "thread_cache.h"
 
-/* ---- a new block, or one that is pending; heap lock held ---- */
+/* ---- a new block, or a pending one; heap lock held ---- */
 
-/* Whether a new block keeps the reserve inside its ratio and displaces no other, and what is
- * pending inside the growth budget. */
+/* Whether a new block is allowed. It must keep the reserve within its ratio and displace no other
+ * block, and pending bytes must be within the growth budget. */
 bool policy_may_grow(struct pool *pool, struct context *context, const struct bucket *bucket);
 
-/* Whether the thread is to take a new block rather than that it waits for one at this place. */
+/* Whether the thread should take a new block rather than wait for one at this place. */
 bool policy_prefers_growth(struct pool *pool, struct context *context, const struct place *place);
 
-/* Whether a thread that could wait for a block of its own may ask for a new one now. Of several
- * threads one does so at a time: each call takes the driver's lock, which others' launches want, so
- * that the calls of many, all at once, take each of them as long as all together. No lock needed.
- */
+/* Whether a thread that could wait for a block may ask for a new one now. Of several threads, one
+ * asks at a time. Each call takes the driver's lock, which other threads' launches need. If many
+ * threads called at once, each call would take as long as all of them together. No lock needed. */
 bool policy_growth_is_due(const struct heap *heap);
 
-/* What a new block has cost lately, in nanoseconds. No lock needed. */
+/* What a new block has cost lately: nanoseconds. No lock needed. */
 int64_t policy_cost_of_growth(const struct heap *heap);
 
-/* Whether this thread has waited for as long as a new block would have taken; then it takes one. */
+/* Whether this thread has waited for as long as a new block would have taken, and so takes one. */
 bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context,
                                       const struct place *place);
 
-/* Whether nobody has a free block of the bucket, as in a program that only allocates: there is
- * nothing to ask about. Of many threads' caches that is not looked up for each block. */
+/* Whether nobody has a free block of the bucket, as in a program that only allocates. Then there is
+ * no fence to ask about. With more than SUMS_FEW_THREADS caches this is not looked up: false. */
 bool policy_nobody_has_one(const struct heap *heap, const struct bucket *bucket);
 
-/* Whether there is something pending that a fence covers, or will soon. */
+/* Whether this place has pending blocks, and a fence makes them clean or soon will. */
 bool policy_can_wait(const struct context *context, const struct place *place);
 
-/* Whether other threads' caches have what this one would have to ask the driver for, or, where the
- * reserve may not grow, to wait for: clean blocks, or any where it has nothing to wait for. */
+/* Whether other threads' caches hold blocks that this thread would otherwise ask the driver for.
+ * Where the reserve may not grow, it would wait for them. Pending blocks count only where it has
+ * nothing to wait for and may not grow freely. grows: as policy_prefers_growth says. */
 bool policy_other_caches_hold_bucket(struct pool *pool, struct context *context,
                                      const struct place *place, bool grows);
 
-/* Whether a wait may be the device's, behind a context barrier, instead of the host's. Threads that
- * take and free without the lock are seen by what they free. */
+/* Whether the device may wait, in a context barrier, instead of the host. Threads that allocate and
+ * free without the lock are noticed by their frees. */
 bool policy_barriers_may_be_used(struct pool *pool, struct heap *heap);
 
-/* Whether this thread has more than its share of what is pending, and so waits before it takes
+/* Whether this thread has more than its share of what is pending, and so must wait before it takes
  * more. */
 bool policy_is_ahead(struct context *context, const struct thread_cache *cache);
 
 /* ---- a free; heap lock held ---- */
 
-/* Whether so much was freed since the last fence that the next one is due. */
+/* Whether enough was freed since the last fence for the next one to be due. */
 bool policy_fence_is_due(const struct context *context);
 
-/* Whether frees wait for the GPU as the driver's do: the settings say so, or an allocation has
- * waited in vain. */
+/* Whether frees wait for the GPU as the driver's do. Either the settings say so, or an allocation
+ * has waited without success (heap_note_vain_wait). */
 bool policy_frees_synchronise(const struct pool *pool, struct heap *heap);
 
-/* Whether the context has work that ends only if the host acts: frees wait for it. */
+/* Whether the context has work that completes only if the host acts. Frees wait for such work. */
 bool policy_has_host_work(const struct context *context);
 
-/* Whether the driver frees this block in any case. */
+/* Whether the driver must free this block, whatever other policies say. */
 bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *context,
                                    const struct block *block);
 
-/* Whether the pool records no fence in this context any more. No lock needed. */
+/* Whether the pool has stopped recording fences in this context. No lock needed. */
 bool policy_is_without_fences(const struct context *context);
 
-/* Whether what is left of a fence may be other contexts' work only, which the plain driver does not
- * wait for: that is asked about, and never waited for. No lock needed. */
+/* Whether a fence may be incomplete because of other contexts' work only. The plain driver does not
+ * wait for that work, so the pool queries such a fence but never waits for it. No lock needed. */
 bool policy_others_work_may_count(struct pool *pool);
 
-/* Whether an allocation might miss what is pending, and the host have to act before that is over,
- * though nothing tells so (a kernel that another thread lets go). room: bytes that are left. */
+/* Whether a later allocation might need the pending bytes. Their work might need the host to act
+ * first without the pool knowing, as with a kernel that another thread unblocks. Then that
+ * allocation could not safely wait for them. room: bytes that are left. */
 bool policy_pending_is_missed(struct context *context, uint64_t room);
 
-/* Whether the room is so large that so many bytes more that are pending, and what caches may hold,
- * make no difference. No lock needed. */
+/* Whether the room is so large that no allocation needs the pending bytes, even if more bytes were
+ * pending and all caches were full. No lock needed. */
 bool policy_nothing_is_missed(const struct context *context, uint64_t more, uint64_t room);
 
 /* ---- what a miss or a wait has shown; heap lock held ---- */
 
-/* Rounding has cost what it has cost: decides whether sizes are the driver's own from now on. */
+/* Decides, by what rounding costs now, whether sizes are the driver's own (heap->finest_sizes) from
+ * now on. */
 void policy_watch_rounding(struct heap *heap, const struct device *device);
 
-/* Whether so much is spare in pieces that do not serve blocks of so many bytes, which therefore
- * miss, that no more is asked for than such a block takes: else the program would miss what is
- * spare. */
+/* Whether too much is spare in pieces that can't serve blocks of this size, so that such blocks
+ * miss. A miss then asks for no more than the block takes. Otherwise the program would lack the
+ * spare bytes. */
 bool policy_spares_too_much(const struct heap *heap, uint64_t bytes);
 
-/* Bytes that could be kept as well as what the context holds. */
+/* Bytes that could be cached in addition to what the context holds. */
 uint64_t policy_room_to_keep(const struct pool *pool, const struct context *context);
 
-/* An allocation has waited for a second in which nothing became clean: the program does something
- * between its frees and its allocations that nobody has thought of. For ten seconds the context's
- * frees wait, as the plain ones do; the next time twice as long, up to ten minutes, and after each
- * such span without a vain wait half as long again. The lock may be released in between. */
+/* Notes that an allocation has waited for a second in which nothing became clean. Something that
+ * the program does between its frees and its allocations must be unknown to the pool. For ten
+ * seconds the context's frees wait, as the plain ones do. The next time that span is twice as long,
+ * up to ten minutes. It halves after each such span without another such wait. The lock may be
+ * released in between. */
 void heap_note_vain_wait(struct pool *pool, struct context *context);
 
 #endif

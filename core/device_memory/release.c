@@ -21,27 +21,27 @@
 #include "release_sums.h"
 #include "sums.h"
 
-/* How long it waits for a context that another thread is ending. */
+/* How long a caller that is out of memory waits for a context that another thread is ending. */
 #define DYING_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
-/* Giving back costs milliseconds however little it is, so it is at least this share of what is
- * cached. */
+/* A release costs milliseconds however small it is. So it is at least 1 / RELEASE_SHARE of what is
+ * clean. */
 #define RELEASE_SHARE 8u
 
-/* Every so many misses the driver is asked how much memory is left. */
+/* One in this many misses asks the driver how much memory is left. */
 #define MISSES_PER_LOOK 64u
 
-/* ---- giving back ---- */
+/* ---- releasing to the driver ---- */
 
-/* The driver's cuMemFree waits for the context's work, and keeps others out of the driver
- * meanwhile. */
+/* Whether cuMemFree may be called. It waits for the context's work, and keeps others out of the
+ * driver meanwhile. */
 static bool may_free_plainly(enum release_place place)
 {
     return place == RELEASE_IN_FREE || place == RELEASE_OUT_OF_MEMORY;
 }
 
-/* The driver's part; the context is pinned. Blocks that it refuses stay BLOCK_LEAVING,
- * the others become BLOCK_UNUSED, which is looked at under the lock later. */
+/* Makes the driver calls that free the blocks; the context is pinned. Sets block->refused. The
+ * blocks stay BLOCK_LEAVING until settle, under the lock, looks at refused. */
 static void hand_to_driver(struct pool *pool, struct context *context, CUstream stream,
                            struct block *blocks, enum release_place place)
 {
@@ -50,7 +50,7 @@ static void hand_to_driver(struct pool *pool, struct context *context, CUstream 
     uint64_t bytes = 0;
     for (struct block *b = blocks; b; b = b->links[LINK_HEAP].next) {
         b->refused = !stream || driver->cuMemFreeAsync(block_address(b), stream) != CUDA_SUCCESS;
-        /* A device without memory pools has the function, but it never succeeds. */
+        /* A device without memory pools has cuMemFreeAsync, but the call never succeeds. */
         if (b->refused && may_free_plainly(place))
             b->refused = driver->cuMemFree_v2(block_address(b)) != CUDA_SUCCESS;
         b->refused = b->refused && driver_has_block(driver, block_address(b));
@@ -69,7 +69,8 @@ static void put_back(struct pool *pool, struct heap *heap, struct block *block)
     heap_add_clean(heap, block);
 }
 
-/* Returns the bytes that the driver has taken. */
+/* Puts refused blocks back into the heap and forgets the others. Returns the bytes that the driver
+ * has taken. */
 static uint64_t settle(struct pool *pool, struct heap *heap, struct block *blocks,
                        enum eviction reason, uint64_t nanoseconds_each)
 {
@@ -105,7 +106,7 @@ static bool is_older(const struct block *one, const struct block *other)
     return counter_get(&one->epoch) < counter_get(&other->epoch);
 }
 
-/* Of the oldest clean block of each bucket the one that is preferred to all others, or NULL. */
+/* Returns the preferred one among the oldest clean blocks of all buckets, or NULL. */
 static struct block *find_clean(const struct heap *heap, preference *is_preferred)
 {
     heap_lock_must_be_held(heap);
@@ -116,7 +117,8 @@ static struct block *find_clean(const struct heap *heap, preference *is_preferre
     return found;
 }
 
-/* The largest bucket stays the largest until it is empty. */
+/* Returns a block of the bucket that is being drained. Once that has no clean block, the bucket of
+ * the largest block is drained next. */
 static struct block *find_largest(struct heap *heap)
 {
     heap_lock_must_be_held(heap);
@@ -128,7 +130,7 @@ static struct block *find_largest(struct heap *heap)
     return found;
 }
 
-/* Blocks that are not kept go before all others. */
+/* Blocks that are not kept are chosen before all others. */
 static struct block *choose_victim(const struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);
@@ -138,11 +140,12 @@ static struct block *choose_victim(const struct pool *pool, struct heap *heap)
     return lru ? find_clean(heap, is_older) : find_largest(heap);
 }
 
-/* What a release may take, with the heap's lock: the next block to give back, or NULL. */
+/* Chooses the next block to release, or NULL. The heap's lock is held. released: bytes chosen so
+ * far. */
 typedef struct block *chooser(const struct pool *pool, struct context *context, uint64_t released,
                               void *argument);
 
-/* Takes clean blocks out of the heap, chained through their heap links. */
+/* Takes the chosen clean blocks out of the heap, chained through their heap links. */
 static struct block *collect(struct pool *pool, struct context *context, chooser *choose,
                              void *argument)
 {
@@ -191,7 +194,8 @@ static void give_back(struct pool *pool, struct context *context, struct block *
     leave_driver();
 }
 
-/* Pinned for the whole of it, so that a death of the context finds no block half gone. */
+/* The caller pins the context throughout, so that the context can't end while a block is half
+ * released. */
 static uint64_t release_pinned(struct pool *pool, struct context *context, chooser *choose,
                                void *argument, enum eviction reason, enum release_place place)
 {
@@ -210,8 +214,8 @@ static uint64_t release_pinned(struct pool *pool, struct context *context, choos
     return released;
 }
 
-/* A context that is about to end may live on after all: memory that is needed now is waited for,
- * but not for long. */
+/* Pins the context. A context that is about to end may live on after all. A caller that needs
+ * memory now waits for that, but not for long. */
 static bool pin_patiently(struct context *context, enum release_place place)
 {
     uint64_t generation = context_generation(context);
@@ -246,7 +250,7 @@ static struct block *choose_until(const struct pool *pool, struct context *conte
     return released < *wanted ? choose_victim(pool, heap_of(context)) : NULL;
 }
 
-/* What threads have in their caches can be chosen too. */
+/* Moves the blocks of threads' caches to the heap's lists, so that they can be chosen too. */
 static void collect_caches(struct context *context)
 {
     heap_lock(heap_of(context));
@@ -263,8 +267,8 @@ uint64_t release_clean(struct pool *pool, struct context *context, uint64_t byte
     return release_chosen(pool, context, choose_until, &bytes, reason, place);
 }
 
-/* A clean block of a bucket that has more free ones than one may, or NULL: there may be such a
- * bucket that has none that is clean yet. */
+/* Returns a clean block of a bucket that has more free blocks than the cap, or NULL. Such a bucket
+ * may have no clean block yet, so NULL does not mean that there is none. */
 static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);
@@ -284,7 +288,8 @@ static struct block *choose_crowded(const struct pool *pool, struct heap *heap)
     return found;
 }
 
-/* Blocks over the caps, the bytes cap being exceeded by *argument, and those that are not kept. */
+/* Chooses blocks that are not kept, and blocks over the caps. *argument: bytes over the cap on
+ * cached bytes. */
 static struct block *choose_over_cap(const struct pool *pool, struct context *context,
                                      uint64_t released, void *argument)
 {
@@ -331,23 +336,23 @@ struct release_excess release_look_for_excess(const struct pool *pool, struct he
     return excess;
 }
 
-/* Bytes by which all contexts of the device together are over the cap, or in the way of managed
- * memory. */
+/* How far all contexts of the device are over the cap or in the way of managed memory: the more. */
 static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
     uint64_t cap = context->device->cached_cap;
-    /* Looking through all caches costs their threads something: not where it cannot be. */
+    /* A look through all caches costs their threads time. */
     if (device_reserved(context->device) <= cap && !managed_is_crowded(context->device))
         return 0;
     struct heap_bytes kept = release_sum(pool, context->device);
     uint64_t cached = kept.clean + kept.pending;
-    /* What is spare does not go back by itself: whole blocks would go in its place. */
+    /* Spare bytes can't be released: whole blocks would be, in their place. */
     uint64_t over = rest_of(rest_of(cached, kept.spare), cap);
     uint64_t in_the_way = managed_in_the_way(context->device, cached);
     return larger_of(over, in_the_way);
 }
 
-/* What the context itself could not give. cuMemFree would wait for the others' work. */
+/* Releases from other contexts what this one could not release. The place is RELEASE_IN_ALLOCATION
+ * even in a free, since cuMemFree would wait for the other contexts' work. */
 static void release_in_other_contexts(struct pool *pool, struct context *context)
 {
     struct device *device = context->device;
@@ -360,7 +365,7 @@ static void release_in_other_contexts(struct pool *pool, struct context *context
     }
 }
 
-/* Where nothing can be given back before a miss, the reserve is held to its ratio in the frees. */
+/* Where nothing can be released before a miss, frees keep the reserve within its ratio. */
 static void release_over_bound(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
@@ -399,7 +404,7 @@ void release_excess(struct pool *pool, struct context *context, enum release_pla
     release_found_excess(pool, context, &excess, place);
 }
 
-/* So many of them, at most, and no more than HOUSEKEEPING_PORTION and a block. */
+/* Chooses at most left idle blocks, and no more than HOUSEKEEPING_PORTION and one block. */
 struct idle_choice {
     uint64_t now;
     unsigned left;
@@ -428,14 +433,15 @@ uint64_t release_bound(const struct pool *pool, const struct context *context, u
 {
     const struct heap *heap = heap_of(context);
     uint64_t peak = larger_of(counter_get(&heap->counters->peak_requested), requested + bytes);
-    /* What is spare in segments serves all sizes. */
+    /* With the policy split, spare memory in segments serves all sizes: no floor is needed. */
     bool has_floor = !device_is_short(context->device) && !heap_splits(heap);
     return bound_on_taken(pool->settings.device.caps.reserve_ratio, peak,
                           context->device->growth_budget,
                           has_floor ? context->device->reserve_floor : 0);
 }
 
-/* Waits for the oldest fence, if an allocation may. */
+/* Waits for the fence of the oldest pending block, if an allocation may. True if that block is
+ * clean. */
 static bool wait_for_oldest(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
@@ -468,9 +474,9 @@ void release_before_growth(struct pool *pool, struct context *context, uint64_t 
     }
 }
 
-/* ---- as a kind of memory: see kind.h ---- */
+/* ---- functions of struct kind, see kind.h ---- */
 
-/* Of all that is pending; 0: nothing is. */
+/* The newest stamp of all pending blocks; 0: none. Empties the caches into the lists. */
 static uint64_t newest_pending(struct heap *heap)
 {
     heap_lock_must_be_held(heap);
@@ -510,7 +516,7 @@ void release_look_at_memory(struct pool *pool, struct context *context)
 void release_note_shortage(struct context *context)
 {
     struct heap *heap = heap_of(context);
-    /* What is cut serves other sizes, so that it is not for its own to come back. */
+    /* Blocks that are cut serve other sizes, so their own size need not recur. */
     if (heap_splits(heap))
         return;
     heap_lock(heap);
@@ -532,7 +538,7 @@ uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t b
     return released;
 }
 
-/* Not while captures go on, once the pool has stepped aside, or where the last one failed. */
+/* False while captures go on, once the context is unusable, or where the last record failed. */
 static bool fences_can_be_recorded(struct pool *pool, struct context *context)
 {
     context_lock(context);
@@ -541,8 +547,9 @@ static bool fences_can_be_recorded(struct pool *pool, struct context *context)
     return !failed && !captures_are_going_on(&pool->captures) && context_is_usable(context);
 }
 
-/* Where no fence can be recorded, the driver's own free waits for what is pending, as the program's
- * would have. Nobody can end that wait: so not in a mere look. Whether anything has gone back. */
+/* Where no fence can be recorded, the driver's own free waits for the pending blocks, as the
+ * program's free would have. Nobody can end that wait, so it is not made where reclaim only looks.
+ * True if anything was released. */
 static bool free_without_fences(struct pool *pool, struct context *context,
                                 const struct reclaim *progress)
 {
@@ -556,8 +563,8 @@ static bool free_without_fences(struct pool *pool, struct context *context,
     return counter_get(&heap_of(context)->pending_bytes) < pending;
 }
 
-/* Frees that no waitable fence covers: a fence of now covers later work too, so the wait for it is
- * bounded. */
+/* Waits for frees that have no waitable fence. A fence that is recorded now also waits for later
+ * work, so the wait for it is bounded. */
 bool release_wait_for_the_rest(struct pool *pool, struct device *device,
                                const struct reclaim *progress)
 {

@@ -1,12 +1,15 @@
 /*
- * Giving memory back: caps, the reserve ratio, idle blocks, the hard limit and out of memory.
+ * Releasing memory to the driver: for caps, the reserve ratio, idle blocks, the hard limit and out
+ * of memory.
  *
- * Only clean blocks are given back, by cuMemFreeAsync on a stream of our own and synchronising that
- * stream. That does not wait for the context's work, unless the program has raised a barrier over
- * the context itself: then nobody waits, but for memory that is needed, and that not for long; or
- * the pool has: that is waited for, for a second. Where the driver has no cuMemFreeAsync it is
- * cuMemFree, which waits; then only inside the program's own free or synchronise, and in an
- * allocation only when it would otherwise fail. No lock is held by the callers.
+ * Only clean blocks are released. The pool calls cuMemFreeAsync on a stream of its own and
+ * synchronises that stream. This does not wait for the context's work, with two exceptions. If the
+ * program itself has raised a barrier over the context, only a caller that needs memory waits, and
+ * not for long. After a barrier of the pool's own, callers wait for a second at most.
+ *
+ * Where the driver has no cuMemFreeAsync, the pool calls cuMemFree, which waits for the context's
+ * work. It does so only inside the program's own free or synchronise, and in an allocation that
+ * would otherwise fail. Callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_RELEASE_H
 #define CUDAPOOL_CORE_RELEASE_H
@@ -24,49 +27,48 @@ struct heap;
 struct pool;
 struct reclaim;
 
-/* Gives back clean blocks of the context until bytes are released or none is left; which ones
- * first is the settings' choice. Returns the bytes given back. */
+/* Releases clean blocks of the context until this many bytes are released or none is left. The
+ * settings choose which blocks come first. Returns the bytes released. */
 uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
                        enum eviction reason, enum release_place place);
 
-/* Housekeeping on slow paths: blocks that are not kept, blocks over a cap, blocks idle for long. In
- * two steps for a caller who has the heap's lock anyway: held for the first one, not for the
- * second.
- */
+/* Housekeeping on slow paths: releases blocks that are not kept, blocks over a cap, and blocks that
+ * have been idle for long. A caller that takes the heap's lock anyway calls the two steps instead.
+ * It holds the lock for the first step, and not for the second. */
 void release_excess(struct pool *pool, struct context *context, enum release_place place);
 struct release_excess {
     uint64_t now; /* nanoseconds of the monotonic clock */
-    bool idle;    /* it is time to look for idle blocks: a few times in the span that makes one */
-    bool other;   /* blocks that are not kept, or buckets over their cap */
+    bool idle;    /* a look for idle blocks is due: a few times in the span that makes one idle */
+    bool other;   /* there are blocks that are not kept, or there may be buckets over their cap */
 };
 struct release_excess release_look_for_excess(const struct pool *pool, struct heap *heap);
 void release_found_excess(struct pool *pool, struct context *context,
                           const struct release_excess *excess, enum release_place place);
 
-/* The reserve that the settings allow the context once it holds so many bytes more. requested: what
- * the program holds now. Heap lock held. */
+/* The reserve that the settings allow the context once the program holds this many bytes more.
+ * requested: what it holds now. Heap lock held. */
 uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t requested,
                        uint64_t bytes);
 
-/* Gives back so many of the blocks in the heap's lists, at most, that were free for
- * release_after_idle now, and waits for nothing of the program's. The bytes. */
+/* Releases blocks in the heap's lists that have been free for release_after_idle at now, at most
+ * this many. Waits for none of the program's work. Returns the bytes released. */
 uint64_t release_some_idle(struct pool *pool, struct context *context, uint64_t now,
                            unsigned blocks);
 
-/* Before a miss of this size: keeps the reserve inside its ratio. */
+/* Called before a miss of this size: keeps the reserve within its ratio. */
 void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes);
 
-/* Waits, for some seconds at most, until what is pending in the context is clean, as far as it has
- * fences. */
+/* Waits until what is pending in the context is clean, as far as it has fences. Stops when the
+ * monotonic clock shows give_up_at nanoseconds, after some seconds at most. */
 void release_wait_for_pending(struct pool *pool, struct context *context, uint64_t give_up_at);
 
-/* After a miss in the context, which is current: now and then asks how much memory is left, and
- * remembers when it is little. */
+/* Called after a miss in the context, which is current. Asks now and then how much memory is left,
+ * and remembers when it is little. */
 void release_look_at_memory(struct pool *pool, struct context *context);
 
-/* What struct kind says of the functions of like names (memory_is_short, give_back,
- * wait_for_the_rest, changes, returnable, make_room, trim, release_idle, watch,
- * driver_has_taken, add_kept), for device memory. */
+/* Device memory's functions of struct kind (kind.h), which says what each does: release_idle,
+ * watch, driver_has_taken, memory_is_short, give_back, wait_for_the_rest, make_room and trim, in
+ * this order. changes, returnable and add_kept are in release_sums.h. */
 uint64_t release_idle(struct pool *pool, struct device *device, uint64_t now);
 bool release_watch(struct pool *pool);
 uint64_t release_driver_has_taken(struct pool *pool, struct device *device);

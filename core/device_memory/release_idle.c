@@ -1,12 +1,12 @@
 /*
- * Idle blocks, by the clock: what struct kind says of release_idle, watch and driver_has_taken, for
- * device memory.
+ * Releases idle blocks by the clock. This file has release_idle, watch and driver_has_taken of
+ * struct kind, for device memory.
  *
- * Blocks of the heap's lists carry the time of their frees. Those in threads' caches do not, since
- * frees there look at no clock: of each bin the housekeeper sees whether its thread has used it
- * since the last look, and what lies in one that was left alone for long goes to the lists. So a
- * bin whose thread takes and frees in it is left alone, however few of its blocks that needs;
- * what is too much there goes back on the thread's own slow paths.
+ * Blocks in the heap's lists carry the time of their free. Blocks in threads' caches do not, since
+ * frees there read no clock. Instead the housekeeper sees for each bin whether its thread has used
+ * it since the last look. Blocks of a bin that was unused for long move to the heap's lists. A bin
+ * in which its thread allocates and frees is left alone, however few of its blocks that needs.
+ * Surplus blocks of such a bin leave it on the thread's own slow paths.
  */
 #include "cache_set.h"
 #include "core/base/size_class.h"
@@ -17,15 +17,15 @@
 #include "release.h"
 #include "sums.h"
 
-/* So many blocks go back at a time: whoever is out of memory meanwhile waits for them, and the end
- * of the process lets no more begin. */
+/* Blocks are released in batches of this size. A thread that is out of memory meanwhile waits for
+ * one batch, and the end of the process lets no further batch begin. */
 #define IDLE_BLOCKS_AT_A_TIME 64u
 
-/* What the driver maps: bytes. */
+/* The unit in which the driver maps memory: bytes. */
 #define DRIVER_PAGE (UINT64_C(2) << 20)
 
-/* What was freed, and not since the last look, has no fence coming from the program: it gets one
- * that is only asked about. */
+/* If nothing was freed since the last look, the program will record no fence for what is pending.
+ * Such blocks get a fence that is only queried. */
 static void fence_what_is_quiet(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
@@ -38,7 +38,8 @@ static void fence_what_is_quiet(struct pool *pool, struct context *context)
         epoch_fence_the_rest(pool, context);
 }
 
-/* When the next block of the heap's lists is due. What is pending is looked at each time. */
+/* When the next clean block in the heap's lists will be idle: nanoseconds of the monotonic clock.
+ * Each look asks about pending blocks. */
 static uint64_t next_idle_in_lists(struct heap *heap, uint64_t idle)
 {
     heap_lock_must_be_held(heap);
@@ -99,9 +100,10 @@ bool release_watch(struct pool *pool)
     return any;
 }
 
-/* ---- what blocks take beside their bytes ---- */
+/* ---- what the driver takes for blocks beyond their bytes ---- */
 
-/* Smaller blocks share pages, and so do parts; whole blocks of segments are whole pages. */
+/* The rest of the last pages of the bucket's blocks. 0 for blocks of less than a page and for
+ * parts, which share pages; whole blocks of segments are whole pages. */
 static uint64_t rest_of_pages(const struct heap *heap, const struct bucket *bucket)
 {
     uint64_t bytes = bucket->bytes;

@@ -32,7 +32,7 @@ uint64_t release_changes(struct pool *pool, struct device *device)
     return sum;
 }
 
-/* Bytes of the blocks that are pending and stamped so or earlier. */
+/* Bytes of the pending blocks whose stamp is this one or an older one. */
 static uint64_t pending_up_to(const struct heap *heap, uint64_t stamp)
 {
     heap_lock_must_be_held(heap);
@@ -46,9 +46,9 @@ static uint64_t pending_up_to(const struct heap *heap, uint64_t stamp)
     return bytes;
 }
 
-/* What a request may hope for that is out of memory: with the last small block of a page that goes
- * back the whole page does. Where segments are torn to pieces the sum of
- * all that is free would keep it waiting, for as long as other threads allocate and free. */
+/* Bytes that a request which is out of memory may hope for. Whole pages count, since releasing the
+ * last small block of a page releases the page. Bytes stuck in fragmented segments do not count.
+ * They would keep the request waiting for as long as other threads allocate and free. */
 uint64_t release_returnable(struct pool *pool, struct device *device)
 {
     uint64_t sum = 0;
@@ -70,13 +70,13 @@ void release_add_kept(struct pool *pool, struct device *device, struct kept_byte
 {
     for (struct context *c = context_next(pool, NULL, device); c;
          c = context_next(pool, c, device)) {
-        /* Under the lock no block passes from one sum into another between two reads. */
+        /* The lock keeps blocks from moving from one sum into another between the two reads. */
         heap_lock(heap_of(c));
         struct heap_bytes of_one = heap_bytes(heap_of(c));
         uint64_t reserved = counter_get(&heap_of(c)->reserved_bytes);
         heap_unlock(heap_of(c));
         uint64_t kept = of_one.clean + of_one.pending;
-        /* Others may be changing them meanwhile. */
+        /* Threads may change their caches meanwhile, so kept may exceed reserved. */
         sum->live += rest_of(reserved, kept);
         sum->cached += of_one.clean;
         sum->pending += of_one.pending;

@@ -1,6 +1,7 @@
 /*
- * What the heaps of a device have together, of all of its contexts; of all devices where the device
- * is NULL. The last three are for struct kind (kind.h). No lock is held by the callers.
+ * Sums over the heaps of all contexts of a device, or of all devices where device is NULL.
+ *
+ * The last three are functions of struct kind (kind.h). Callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_RELEASE_SUMS_H
 #define CUDAPOOL_CORE_RELEASE_SUMS_H

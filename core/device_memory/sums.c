@@ -1,11 +1,11 @@
 #include "sums.h"
 #include "core/base/numbers.h"
 
-/* heap_bytes tries so often to see no change of the list; then what it has seen will do. */
+/* heap_bytes tries this often to see no change of the list. Then it uses the sums that it has. */
 #define LISTING_TRIES 100u
 
-/* What the cache has freed since the epoch that is clean, less what the slow path has taken away.
- */
+/* Bytes that the cache's thread has freed since the clean epoch, without those that slow paths have
+ * taken away. */
 static uint64_t pending_in(const struct thread_cache *cache, uint64_t clean)
 {
     uint64_t newest = counter_get(&cache->stamp), bytes = cache_freed_in_epoch(cache);
@@ -58,7 +58,7 @@ uint64_t thread_caches_requested_back(const struct heap *heap)
     return bytes;
 }
 
-/* The bin's blocks in segments that are not clean. */
+/* The number of the bin's blocks in segments that are not clean. */
 static uint64_t pending_blocks(const struct cache_bin *bin, uint64_t clean)
 {
     uint64_t frees = counter_get(&bin->counters->frees), before = frees;
@@ -81,7 +81,7 @@ uint64_t thread_caches_blocks(const struct heap *heap, const struct bucket *buck
         if (c == but || cache_bin_bucket(bin) != bucket)
             continue;
         uint64_t blocks = cache_bin_blocks(bin), pending = clean ? pending_blocks(bin, epoch) : 0;
-        /* The bin's thread may be changing the counters: a sum that cannot be is left out. */
+        /* The bin's thread may be changing the counters, so an impossible count is left out. */
         sum += blocks > CACHE_BIN_BLOCKS || pending > blocks ? 0 : blocks - pending;
     }
     return sum;
@@ -98,15 +98,15 @@ uint64_t thread_caches_newest_stamp(const struct heap *heap)
     return newest > clean ? newest : 0;
 }
 
-/* What the program holds. handed_out: thread_caches_requested_out, looked at before. Nothing is
- * counted twice (thread_caches_requested_back says how): otherwise the peak would rise, and the
- * reserve with it, whenever a thread that sums up is held up between two looks. */
+/* What the program holds. handed_out: thread_caches_requested_out, read before this call. Nothing
+ * counts twice (see thread_caches_requested_back). Otherwise the peak, and with it the reserve,
+ * would rise whenever the summing thread is delayed between two reads. */
 static uint64_t requested_bytes(const struct heap *heap, uint64_t handed_out)
 {
     uint64_t live = handed_out + counter_get(&heap->live_requested);
     uint64_t reserved = counter_get(&heap->reserved_bytes);
     live -= thread_caches_requested_back(heap);
-    /* A block that changed hands between two looks may make the sum less than nothing. */
+    /* A block that moved between two reads may make the sum negative. */
     if ((int64_t)live < 0)
         return 0;
     return smaller_of(live, reserved);
@@ -124,8 +124,8 @@ static struct heap_bytes sum_bytes(const struct heap *heap)
     };
 }
 
-/* Sums up again if a cache fell asleep or woke meanwhile: what its thread holds might have been
- * counted both there and in the heap. */
+/* Sums up again if a cache fell asleep or woke meanwhile. What its thread holds might otherwise
+ * count both in the cache and in the heap. */
 struct heap_bytes heap_bytes(const struct heap *heap)
 {
     const counter *listings = &heap->caches.list_changes;

@@ -26,16 +26,18 @@ void cache_drop_oldest_segment(struct cache_bin *bin)
 
 bool thread_cache_enter_strongly(struct thread_cache *cache)
 {
-    /* Sequentially consistent, like the closer's store and look. */
+    /* Sequentially consistent, like the closer's store to heap->closed and its load of
+     * cache->inside. */
     atomic_exchange(&cache->inside, 1);
     return atomic_load(&cache->heap->closed) == CLOSED_WEAKLY;
 }
 
-/* Segments become clean in the order in which they were opened, so each goes on top of the clean
+/* Segments become clean in the order in which they were opened. So each goes on top of the clean
  * blocks that were there before. */
 struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_bin *bin)
 {
-    /* Acquire: the blocks are the caller's to hand out once the fence has been seen to be over. */
+    /* An acquire load, which pairs with the release store to epochs->clean. Once it shows that the
+     * fence has completed, the caller may hand the blocks out. */
     uint64_t clean = heap_clean_epoch(cache->heap);
     while (bin->segment_count) {
         struct cache_segment *segment = cache_oldest_segment(bin);
@@ -49,7 +51,7 @@ struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_b
     return bin->clean;
 }
 
-/* Opens an empty segment, in which the block will be the oldest. */
+/* Opens an empty segment. oldest: the block that the caller puts there first. */
 static inline void open_segment(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
                                 struct block *oldest)
 {
@@ -65,7 +67,7 @@ static inline void open_segment(const struct heap *heap, struct cache_bin *bin, 
     counter_set(&segment->stamp, stamp);
 }
 
-/* What may go without a fence of its own where nothing is to stay hot. */
+/* Bytes that may be freed without a fence of their own where no memory is to stay hot. */
 static uint64_t most_without_fence(const struct thread_cache *cache)
 {
     return device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS >>
@@ -94,8 +96,8 @@ bool thread_cache_puts_fence_off(struct thread_cache *cache)
     return true;
 }
 
-/* Makes the newest segment one of this stamp. If there are as many segments as there can be, the
- * newest one takes the newer stamp: its blocks then wait for a later fence than they need. */
+/* Makes the newest segment one of this stamp. If all segments are in use, the newest one takes the
+ * newer stamp: its blocks then wait for a later fence than they need. */
 static inline void take_stamp(const struct heap *heap, struct cache_bin *bin, uint64_t stamp,
                               struct block *block)
 {
@@ -105,8 +107,8 @@ static inline void take_stamp(const struct heap *heap, struct cache_bin *bin, ui
         counter_set(&bin->open->stamp, stamp);
 }
 
-/* The thread has read a new number: the fence of whoever advanced it covers what this thread freed
- * before. */
+/* The thread has read a new number. Whoever advanced the number records a fence after everything
+ * that this thread freed before. */
 static void note_epoch(struct thread_cache *cache, uint64_t stamp)
 {
     uint64_t before = counter_get(&cache->stamp);
@@ -121,8 +123,8 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
     cache_follow_live(cache);
     cache->frees_left = cache->frees_to_fence;
     set_bytes_to_fence(cache);
-    /* The next free takes the slow path, which gives back what is too much, or makes the
-     * housekeeper. */
+    /* The next free takes the slow path, which moves surplus blocks to the heap's lists, or starts
+     * the housekeeper. */
     if (thread_cache_bytes(cache) > counter_get(&cache->heap->caches.most_bytes) ||
         housekeeping_is_watched(&cache->pool->housekeeping))
         cache->frees_left = 1;
@@ -171,8 +173,9 @@ void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned
                             unsigned halvings)
 {
     heap_lock_must_be_held(cache->heap);
-    /* One thread's fence serves all, so all together free no more without one than one thread alone
-     * might. What was freed since the last fence counts, also if the cache's last owner did it. */
+    /* One thread's fence serves all threads, so all together free no more without one than one
+     * thread alone may. Frees since the last fence count even if the cache's last owner made
+     * them. */
     uint32_t done = cache->frees_to_fence - cache->frees_left;
     uint32_t left = frees > done ? frees - done : 1;
     if (!cache->frees_to_fence || cache->frees_left > left)

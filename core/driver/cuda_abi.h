@@ -1,9 +1,9 @@
 /*
- * The binary interface of the CUDA driver, as far as cudapool touches it.
+ * The binary interface of the CUDA driver, as far as cudapool uses it.
  *
- * The names are the driver's own, so that a file may include either this header or <cuda.h>, never
- * both. No toolkit is needed to build; where one is found, the build compiles shim/abi_check.c,
- * which compares every constant, every type's size and every replaced function's type.
+ * The names are the driver's own, so a file may include either this header or <cuda.h>, never both.
+ * The build needs no toolkit. If it finds one, it compiles shim/abi_check.c, which compares every
+ * constant, every type's size and every replaced function's type.
  *
  * Types that are only passed through are opaque here.
  */
@@ -38,7 +38,7 @@ typedef struct CUgraphicsResource_st *CUgraphicsResource;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef unsigned long long CUmemGenericAllocationHandle;
 
-/* Enumerations of the driver: all are as wide as an unsigned int. */
+/* The driver's enumerations, all as wide as an unsigned int. */
 typedef unsigned int CUstreamCaptureMode;
 typedef unsigned int CUstreamCaptureStatus;
 typedef unsigned int CUpointer_attribute;
@@ -172,7 +172,7 @@ enum cuda_constant {
 #include "cuda_sizes.def"
 #undef SIZE
 
-/* The default streams, as handles: the legacy one and the calling thread's own. */
+/* The handles of the default streams: the legacy one and the calling thread's own. */
 #define CU_STREAM_LEGACY     ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 

@@ -1,10 +1,11 @@
 /*
  * The driver functions that the core may call, as one struct of pointers.
  *
- * The shim fills it with the driver's own entry points (never with replacements), once, before any
- * other thread can see it; from then on it is only read, so no lock guards it. A test fills it with
- * whatever it wants to see called. A function that the driver does not have is NULL: the ones
- * marked OPTIONAL may be missing, and whoever calls one says what it does then.
+ * The shim fills the struct once, before any other thread can see it, with the driver's own entry
+ * points and never with replacements. After that the struct is only read, so no lock guards it. A
+ * test fills it with whatever functions it wants to see called. A function that the driver does not
+ * have is NULL. Only the functions marked OPTIONAL may be missing, and each of their callers says
+ * what it does then.
  */
 #ifndef CUDAPOOL_CORE_DRIVER_H
 #define CUDAPOOL_CORE_DRIVER_H

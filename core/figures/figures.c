@@ -1,6 +1,9 @@
 /*
  * The arena of counters, its records, and samples of them over time (figures.h).
  *
+ * One section adds records, with the figures lock held. Another iterates over them without a lock.
+ * The last one samples devices into their histories, in one thread at a time.
+ *
  * Part of the preload object: libc only.
  */
 #include "figures.h"
@@ -15,7 +18,8 @@
 #include "core/base/clock.h"
 #include "figures_file.h"
 
-/* Of many buckets, samples are taken less often: they cost at most this share of the time. */
+/* Sampling may take at most 1/COST_SHARE of the time. With many buckets, samples are therefore
+ * rarer. */
 #define COST_SHARE 200u
 
 static uint64_t aligned(uint64_t bytes)
@@ -37,7 +41,7 @@ void figures_show(struct figures *figures, const struct settings *settings,
 
 /* ---- adding records, with the figures lock ---- */
 
-/* False where there is no room, and none can be had. */
+/* False where the arena has no room and cannot grow. */
 static bool make_room(struct figures *figures, uint64_t bytes)
 {
     lock_must_be_held(&figures->lock);
@@ -50,7 +54,8 @@ static bool make_room(struct figures *figures, uint64_t bytes)
     return true;
 }
 
-/* A record of which the first bytes are given and the others zero. NULL where there is no room. */
+/* Adds a record to the arena. Its first record->bytes are copied, the others are zero. NULL where
+ * there is no room. */
 static void *add_to_arena(struct figures *figures, const struct figures_record *record,
                           uint64_t bytes)
 {
@@ -66,7 +71,7 @@ static void *add_to_arena(struct figures *figures, const struct figures_record *
     struct figures_record *place = (void *)((char *)header + used);
     memcpy(place, record, record->bytes);
     place->bytes = (uint32_t)aligned(bytes);
-    /* Pairs with the acquire load of a reader. */
+    /* Pairs with the acquire load in figures_next. */
     atomic_store_explicit(&header->used, used + place->bytes, memory_order_release);
     return place;
 }
@@ -96,7 +101,7 @@ static void begin(struct figures *figures, void *memory, uint64_t room)
     atomic_store_explicit(&figures->header, header, memory_order_release);
     if (figures->settings)
         add_settings(figures, figures->settings);
-    /* From here on it is an arena. Pairs with the acquire load of a reader. */
+    /* Release, and stored last: tools copy the file, and a copy without the magic is incomplete. */
     atomic_store_explicit(&header->magic, FIGURES_MAGIC, memory_order_release);
 }
 
@@ -122,7 +127,8 @@ static void make_arena(struct figures *figures)
         begin(figures, memory, FIGURES_BYTES_MAX);
 }
 
-/* Files are opened and grown with the lock held. */
+/* Files are opened and grown with the lock held. Cancellation is off, so that no thread ends
+ * meanwhile. */
 static int take_lock(struct figures *figures)
 {
     int cancellation = cancellation_off();
@@ -146,7 +152,8 @@ void figures_start(struct figures *figures)
     give_lock(figures, cancellation);
 }
 
-/* A record of which the first bytes are given and the others zero. NULL where memory is short. */
+/* Adds a record outside the arena. Its first record->bytes are copied, the others are zero. NULL
+ * where memory is short. */
 static void *add_outside(struct figures *figures, const struct figures_record *record,
                          uint64_t bytes)
 {
@@ -335,7 +342,7 @@ struct figures_record *figures_next(struct figures_walk *walk)
     uint64_t next = header->first;
     if (walk->record)
         next = (uint64_t)((char *)walk->record - (char *)header) + walk->record->bytes;
-    /* A record without a length is what is left of one whose file was truncated. */
+    /* A record of length 0 is what a truncation of the file has left. */
     if (next >= used || (walk->record && walk->record->bytes == 0))
         return next_outside(walk);
     walk->record = (void *)((char *)header + next);
@@ -346,7 +353,7 @@ static void add_held_by_bucket(struct history_sample *sum, const struct bucket_c
 {
     uint64_t reserved = counter_get(&c->reserved_bytes);
     uint64_t free = counter_get(&c->free_bytes), clean = counter_get(&c->clean_bytes);
-    /* Others may be changing them meanwhile. */
+    /* Other threads may be changing the counters meanwhile. */
     counter_add(&sum->live_bytes, reserved > free ? reserved - free : 0);
     counter_add(&sum->cached_bytes, clean);
     counter_add(&sum->pending_bytes, free > clean ? free - clean : 0);
@@ -362,7 +369,8 @@ static void add_bucket(struct history_sample *sum, const struct figures_bucket *
     counter_add(&sum->misses, counter_get(&c->misses));
 }
 
-/* What is free in a bin is reserved in its bucket. live: modulo 2^64. */
+/* A bin's free blocks count as reserved in its bucket, and there as live. Subtracting them may make
+ * live_bytes negative meanwhile, modulo 2^64. */
 static void add_held_by_bin(struct history_sample *sum, const struct bin_counters *c,
                             uint64_t bytes)
 {
@@ -414,8 +422,8 @@ void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct 
 
 /* ---- sampling ---- */
 
-/* From here on the next sample's peaks count. Another thread's that comes between the two looks is
- * in one sample more than it should be, and in none less. */
+/* Starts the peaks of the next sample. A peak that another thread raises between the load and the
+ * exchange makes the exchange fail, and counts in the next sample. */
 static void forget_recent_peaks(struct figures_walk walk, int64_t device)
 {
     struct figures_record *record;
@@ -424,13 +432,13 @@ static void forget_recent_peaks(struct figures_walk walk, int64_t device)
         if (record->type != FIGURES_KIND || kind->device != device)
             continue;
         uint64_t seen = counter_get(&kind->counters.recent_peak);
-        /* Relaxed: it orders nothing. A higher one has come meanwhile where this fails. */
+        /* Relaxed: it orders nothing. */
         atomic_compare_exchange_strong_explicit(&kind->counters.recent_peak, &seen, 0,
                                                 memory_order_relaxed, memory_order_relaxed);
     }
 }
 
-/* Every device at one time. Returns when that is to be done again. */
+/* Samples every device at the time now. Returns when the next sample is due. */
 static uint64_t sample_devices(struct figures *figures, uint64_t now)
 {
     struct figures_walk walk = figures_walk(figures);
@@ -459,7 +467,8 @@ static void note_seen(struct figures *figures, uint64_t now)
 
 void figures_sample_now(struct figures *figures, uint64_t now)
 {
-    /* Pairs with the release store below: the histories are as the last thread left them. */
+    /* Pairs with the release store below, so that this thread sees the histories as the last one
+     * left them. */
     if (atomic_exchange_explicit(&figures->sampling, true, memory_order_acquire))
         return;
     note_seen(figures, now);

@@ -1,5 +1,6 @@
 /*
- * The file of figures (figures_file.h).
+ * The file of figures (figures_file.h): whether its process lives, which directory it is in, the
+ * removal of files of dead processes, its creation, and its growth.
  *
  * Part of the preload object: libc only.
  */
@@ -26,14 +27,14 @@
 
 #define FIRST_BYTES (UINT64_C(64) << 10)
 
-/* In a directory that is everybody's own choice so many files are enough: then those of dead
- * processes go, but for the newest. */
+/* From FILES_ENOUGH entries on, a usual directory loses the files of dead processes, but for the
+ * DEAD_KEPT newest. */
 #define FILES_ENOUGH 64u
 #define DEAD_KEPT    32u
 
 /* ---- the process ---- */
 
-/* The flag of a thread that ends (PF_EXITING). */
+/* The kernel's flag PF_EXITING of a thread that is exiting. */
 #define IS_EXITING 4u
 
 enum figures_life figures_file_life(uint64_t pid, uint64_t start_ticks)
@@ -50,7 +51,7 @@ enum figures_life figures_file_life(uint64_t pid, uint64_t start_ticks)
     bool exiting = (process_number(text, PROCESS_FLAGS) & IS_EXITING) != 0;
     if (!ended && !killed && !exiting)
         return FIGURES_ALIVE;
-    /* The first thread may be over while others go on, or follow. */
+    /* The main thread may have ended while other threads run or are still exiting. */
     return ended && process_number(text, PROCESS_THREADS) <= 1 ? FIGURES_GONE : FIGURES_GOING;
 }
 
@@ -58,8 +59,8 @@ enum figures_use figures_file_use(int fd)
 {
     if (!mapped_file_is_in_memory(fd))
         return FIGURES_USE_UNKNOWN;
-    /* Whoever opens the file for writing while there is a lease brings a signal to its holder: not
-     * the one that would end the process, but one that nobody notices. */
+    /* If another process opens the file for writing meanwhile, the kernel signals the lease's
+     * holder. SIGURG is ignored by default; the default SIGIO would end the process. */
     if (fcntl(fd, F_SETSIG, SIGURG) != 0)
         return FIGURES_USE_UNKNOWN;
     if (fcntl(fd, F_SETLEASE, F_RDLCK) != 0)
@@ -136,7 +137,7 @@ bool figures_file_directory(unsigned index, char *path, size_t bytes)
     return length > 0 && (size_t)length < bytes;
 }
 
-/* -1 where it cannot be used. */
+/* -1 where the directory cannot be used, or has not plenty of room. */
 static int open_usual_directory(unsigned index, char *path, size_t bytes)
 {
     if (!figures_file_directory(index, path, bytes))
@@ -156,7 +157,7 @@ int figures_file_open_directory(char *path, size_t bytes)
     return directory;
 }
 
-/* ---- what dead processes have left ---- */
+/* ---- files of dead processes ---- */
 
 struct left_behind {
     uint64_t start_ticks;
@@ -170,7 +171,8 @@ static int by_start(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The numbers of a file's name; see create. False where it has none. */
+/* The four numbers of a file's name, as create writes them. False where the name has another
+ * form. */
 static bool parse_name(const char *name, uint64_t numbers[4])
 {
     for (int i = 0; i < 4; i++) {
@@ -182,7 +184,8 @@ static bool parse_name(const char *name, uint64_t numbers[4])
     return strcmp(name, FIGURES_SUFFIX) == 0;
 }
 
-/* Where use does not say it, the number does; one that another process has now counts as alive. */
+/* Decides by use, or where use is unknown, by the pid. A pid that another process has by now counts
+ * as alive. */
 static bool is_dead(enum figures_use use, const uint64_t numbers[4], uint64_t pid_namespace)
 {
     if (use != FIGURES_USE_UNKNOWN)
@@ -243,7 +246,8 @@ static void tidy(int directory)
 
 /* ---- the file ---- */
 
-/* Processes that one pid runs one after another by exec have the same start. */
+/* Creates a file of a new name. Programs that one process runs one after another (exec) have the
+ * same pid and start, so a number tells their names apart. */
 static int create(int directory, char *name, size_t bytes)
 {
     unsigned long long pid = (unsigned long long)getpid();
@@ -312,7 +316,7 @@ static void *make_in_usual_directory(struct figures_file *file)
     return memory;
 }
 
-/* The name with its escapes replaced. False with errno. */
+/* Expands the escapes of the name into path. False with errno. */
 static bool expand(const char *name, char *path, size_t bytes)
 {
     struct report_process *process = calloc(1, sizeof *process);
@@ -355,7 +359,7 @@ void *figures_file_make(struct figures_file *file, const struct figures_settings
     return make_in_usual_directory(file);
 }
 
-/* ---- later ---- */
+/* ---- after creation ---- */
 
 static int open_again(const struct figures_file *file)
 {

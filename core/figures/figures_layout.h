@@ -1,9 +1,9 @@
 /*
- * The layout of figures (figures.h), in memory and in their file: a header, and records that begin
+ * The layout of figures (figures.h), in memory and in their file: a header, then records that begin
  * with their type and length.
  *
- * Integers of fixed size at their natural places, and text that ends with a zero where it does not
- * fill its array. Whoever changes any of it changes FIGURES_VERSION.
+ * Integers have a fixed size and natural alignment. Text ends with a zero unless it fills its
+ * array. Whoever changes the layout changes FIGURES_VERSION.
  */
 #ifndef CUDAPOOL_CORE_FIGURES_LAYOUT_H
 #define CUDAPOOL_CORE_FIGURES_LAYOUT_H
@@ -20,14 +20,15 @@
 #define FIGURES_VERSION   11u
 #define FIGURES_ALIGNMENT 64u /* of records: those of different heaps share no cache line */
 
-/* Who counts here. Times are nanoseconds. */
+/* The process that owns the figures. Times are nanoseconds. */
 struct figures_process {
     uint64_t pid;
     uint64_t pid_namespace; /* its inode; 0: unknown */
-    uint64_t start_ticks;   /* since the machine started, from /proc: with the pid, who it is */
-    char boot[40];          /* the id of the machine's start */
-    uint64_t started;       /* on the monotonic clock */
-    uint64_t started_at;    /* the same moment since 1970 */
+    uint64_t start_ticks; /* of the process, since boot, from /proc; with the pid it identifies the
+                             process */
+    char boot[40];        /* the kernel's boot id */
+    uint64_t started;     /* on the monotonic clock */
+    uint64_t started_at;  /* the same moment, since 1970 */
     char host[256];
     char rank[32];
     char command[4096];
@@ -35,14 +36,13 @@ struct figures_process {
 };
 
 struct figures_header {
-    counter magic;    /* FIGURES_MAGIC; stored last of all that the arena begins with */
-    uint64_t version; /* of all that follows */
-    uint64_t first;   /* where the first record is; a multiple of FIGURES_ALIGNMENT */
+    counter magic;    /* FIGURES_MAGIC; stored last when the arena is made */
+    uint64_t version; /* FIGURES_VERSION of the writer */
+    uint64_t first;   /* offset of the first record; a multiple of FIGURES_ALIGNMENT */
     counter used;     /* bytes of the header and all records */
     counter lost;     /* records that found no room */
-    counter ended;    /* 1 once the process has come to its end by itself */
-    counter seen;     /* the monotonic clock when a slow path last looked at it; several threads
-                         store it */
+    counter ended;    /* 1 once the process has ended by itself */
+    counter seen;     /* the monotonic clock as of the last slow path; several threads store it */
     struct figures_process process;
 };
 
@@ -60,7 +60,7 @@ enum figures_type {
     FIGURES_GRAPHS,
 };
 
-/* What each record begins with. A reader steps over types that it does not know. */
+/* The head of each record. A reader skips types that it does not know. */
 struct figures_record {
     uint32_t type;
     uint32_t bytes; /* of the whole record; a multiple of FIGURES_ALIGNMENT */
@@ -95,7 +95,7 @@ struct figures_kind {
 struct figures_heap {
     struct figures_record record;
     int64_t device;
-    uint64_t heap; /* tells heaps of a process apart */
+    uint64_t heap; /* identifies the heap in its process */
     struct heap_counters counters;
 };
 
@@ -103,12 +103,13 @@ struct figures_bucket {
     struct figures_record record;
     int64_t device;
     uint64_t kind;
-    uint64_t owner; /* of KIND_DEVICE: the heap */
-    uint64_t bytes; /* of its blocks; 0: blocks that are not kept */
+    uint64_t owner; /* identifies the heap, or for other kinds the context or stream */
+    uint64_t bytes; /* of each of its blocks; 0: blocks that are not cached */
     struct bucket_counters counters;
 };
 
-/* A bucket's bin in a thread's cache, for good: it serves one thread after the other. */
+/* A bucket's bin in a per-thread cache. The record is never removed: it serves one thread after
+ * another. */
 struct figures_bin {
     struct figures_record record;
     int64_t device;
@@ -124,26 +125,26 @@ struct figures_neighbours {
     struct neighbour_counters counters;
 };
 
-/* Once for each process. */
+/* One in each process. */
 struct figures_housekeeper {
     struct figures_record record;
     struct housekeeper_counters counters;
 };
 
-/* Once for each process whose captures may allocate. */
+/* One in each process whose captures may allocate. */
 struct figures_graphs {
     struct figures_record record;
     struct graph_counters counters;
 };
 
-/* What bounds the process's memory on a device. */
+/* The limits of the process's memory on a device. */
 struct figures_limits {
     struct figures_record record;
     int64_t device;
     struct device_limits limits;
 };
 
-/* Room for some thirteen thousand buckets. Memory that is not used is not taken. */
+/* Room for about thirteen thousand buckets. Pages that are never used take no memory. */
 #define FIGURES_BYTES_MAX (UINT64_C(4) << 20)
 
 #endif

@@ -1,5 +1,8 @@
 /*
- * From counters to a report (figures_report.h).
+ * Makes a report of counters (figures_report.h).
+ *
+ * Each bucket or bin of a device becomes a row. Rows of the same kind and size are joined, and
+ * become the buckets of the device's kinds.
  *
  * Part of the preload object: libc only.
  */
@@ -13,7 +16,7 @@
 #include "core/base/scratch.h"
 #include "stats.h"
 
-/* Nanoseconds that the quickest allocation, and the quickest block given back, have taken; 0: there
+/* Nanoseconds of the quickest allocation by the driver, and of the quickest release to it; 0: there
  * was none. */
 struct costs {
     uint64_t allocation, giving_back;
@@ -32,7 +35,7 @@ struct rows {
     bool failed;
 };
 
-/* Of two counters that others may be changing. */
+/* larger - smaller, or 0: other threads may be changing the counters. */
 static uint64_t difference(uint64_t larger, uint64_t smaller)
 {
     return larger > smaller ? larger - smaller : 0;
@@ -57,7 +60,7 @@ static struct report_counters counters_of(const struct bucket_counters *c, uint6
                      .other = counter_get(&c->failures[FAILURE_OTHER])},
         .frees = counter_get(&c->frees),
         .requested_bytes = requested,
-        /* What is not kept is not rounded. */
+        /* Requests that are not cached are not rounded. */
         .rounded_bytes = bytes ? requests * bytes : requested,
         .live_bytes = difference(counter_get(&c->reserved_bytes), free),
         .cached_bytes = clean,
@@ -77,7 +80,7 @@ static struct report_counters counters_of(const struct bucket_counters *c, uint6
     };
 }
 
-/* live_bytes: to be added to those of the bucket, modulo 2^64. */
+/* live_bytes is negative, modulo 2^64: it is added to that of the bucket. */
 static struct report_counters counters_of_bin(const struct bin_counters *c, uint64_t bytes)
 {
     uint64_t hits = counter_get(&c->hits);
@@ -94,7 +97,7 @@ static struct report_counters counters_of_bin(const struct bin_counters *c, uint
     };
 }
 
-/* The less of two that are there. */
+/* The lesser of two values that are not 0; 0 means that there is none. */
 static uint64_t least(uint64_t one, uint64_t other)
 {
     return one == 0 || (other != 0 && other < one) ? other : one;
@@ -106,7 +109,7 @@ static void lower_costs(struct costs *into, const struct costs *costs)
     into->giving_back = least(into->giving_back, costs->giving_back);
 }
 
-/* All but the peaks. */
+/* Adds all counters but the peaks. */
 static void add_counters(struct report_counters *into, const struct report_counters *c)
 {
     into->requests += c->requests;
@@ -155,8 +158,8 @@ static void add_row(struct rows *rows, const struct row *row)
     rows->rows[rows->count++] = *row;
 }
 
-/* A block may be freed in another context or stream than it was asked for in: there are buckets
- * with frees and no requests. */
+/* A block may be freed in another context or stream than it was allocated in. A bucket may
+ * therefore have frees and no requests. */
 static bool was_used(const struct bucket_counters *c)
 {
     return bucket_requests(c) || counter_get(&c->frees) || counter_get(&c->waiting_frees) ||
@@ -179,10 +182,10 @@ static void add_bin(struct rows *rows, const struct figures_bin *bin)
                                 {0, 0}});
 }
 
-/* By kind and size. */
+/* Orders rows by kind, then by size. */
 static bool comes_before(const struct row *one, const struct row *other)
 {
-    /* Blocks that are not kept, with 0 bytes, come last. */
+    /* 0 bytes (blocks that are not cached) wraps to the largest value, and comes last. */
     uint64_t x = one->bucket.bytes - 1, y = other->bucket.bytes - 1;
     return one->kind != other->kind ? one->kind < other->kind : x < y;
 }
@@ -194,7 +197,8 @@ static void swap_rows(struct row *one, struct row *other)
     *other = kept;
 }
 
-/* Of the first so many rows, no row comes before the two below it but perhaps the top one. */
+/* Restores the order of a heap of count rows in which only the row at top may come before one of
+ * its two children. */
 static void sift_down(struct row *rows, size_t top, size_t count)
 {
     size_t below;
@@ -208,7 +212,7 @@ static void sift_down(struct row *rows, size_t top, size_t count)
     }
 }
 
-/* A heap sort: libc's qsort takes memory of malloc's, which scratch.h is about. */
+/* A heap sort, since qsort allocates with malloc, which may not be called here (scratch.h). */
 static void sort(struct row *rows, size_t count)
 {
     for (size_t top = count / 2; top-- > 0;)
@@ -219,7 +223,8 @@ static void sort(struct row *rows, size_t count)
     }
 }
 
-/* What bins hold may have changed between two looks. What is live now was live at its peak. */
+/* A bin's counters may have changed while they were read, so live bytes may be negative. The peak
+ * is at least the bytes that are live now. */
 static void finish_row(struct report_counters *c)
 {
     uint64_t hits = c->hits.clean + c->hits.queried + c->hits.barrier + c->hits.waited;
@@ -252,10 +257,10 @@ static void join_rows_of_one_size(struct rows *rows)
         finish_row(&rows->rows[i].bucket.counters);
 }
 
-/* Hits times what a pair of this size costs where nothing disturbs it: the quickest measured. That
- * cannot grow because misses get slower; and since the driver's free waits for the GPU, which
- * nobody knows of a free that was not made, it is the least that was saved. What was never measured
- * counts as nothing. */
+/* Hits times the cost of the quickest allocation and release of this size. The quickest is used
+ * because it does not grow when misses get slower. It is a lower bound, because the driver's free
+ * would also have waited for the GPU, and nobody knows how long. A cost that was never measured
+ * counts as 0. */
 static uint64_t saved_at_least(const struct report_counters *c, const struct costs *costs)
 {
     uint64_t hits = c->hits.clean + c->hits.queried + c->hits.barrier + c->hits.waited, saved;
@@ -263,7 +268,7 @@ static uint64_t saved_at_least(const struct report_counters *c, const struct cos
     return __builtin_mul_overflow(hits, each, &saved) ? UINT64_MAX : saved;
 }
 
-/* So many rows of one kind as its buckets, and their sums. */
+/* Fills a kind's buckets from count rows, and sums them up. */
 static bool fill_buckets(const struct row *rows, size_t count, struct report_kind *kind)
 {
     struct costs costs = {0, 0};
@@ -271,9 +276,9 @@ static bool fill_buckets(const struct row *rows, size_t count, struct report_kin
     if (!kind->buckets)
         return false;
     kind->bucket_count = count;
-    /* From the largest down: a smaller block takes the driver no longer than a larger one, so that
-     * a few slow measurements of one size do no harm. Blocks that are not kept come last, and any
-     * of theirs may be small. */
+    /* Goes from the largest size down. The driver takes no longer for a smaller block than for a
+     * larger one, so each size takes over the lower cost of larger ones. Rows of blocks that are
+     * not cached do not lower the cost, because such a block may be small. */
     for (size_t i = count; i-- > 0;) {
         struct report_bucket *bucket = &kind->buckets[i];
         *bucket = rows[i].bucket;
@@ -292,7 +297,7 @@ struct device_records {
     const struct figures_history *history;
     const struct figures_kind *kinds[MEMORY_KINDS];
     struct rows rows;
-    uint64_t peak_requested; /* of all heaps together */
+    uint64_t peak_requested; /* bytes, of all heaps together */
 };
 
 static void take_segments(const struct segments_counters *from, struct report_segments *into)
@@ -335,7 +340,7 @@ static void take_neighbours(const struct neighbour_counters *c, uint64_t started
     out->others_held_bytes = counter_get(&c->others_held);
 }
 
-/* What there is once for each device, and is no counter of memory. */
+/* Takes the records that exist once per device and count no memory. */
 static void take_surroundings(const struct figures_record *record,
                               const struct device_records *records, struct report_device *out)
 {
@@ -370,8 +375,8 @@ static void take_record(const struct figures_record *record, struct device_recor
         add_bin(&records->rows, bin);
 }
 
-/* Contexts and streams that never held memory at one time are not added up past what the device has
- * seen. */
+/* Contexts and streams may reach their peaks at different times. The sum of their peaks is
+ * therefore limited to the device's own peak. */
 static void fill_peaks(const struct device_records *records, enum memory_kind kind,
                        struct report_kind *out)
 {
@@ -408,7 +413,7 @@ static bool fill_kinds(struct device_records *records, struct report_device *out
     size_t first = 0, count;
     for (unsigned i = 0; i < MEMORY_KINDS; i++, first += count) {
         count = count_rows_of(rows, first, i);
-        /* Of other kinds that were never asked for there is nothing to say. */
+        /* Kinds other than device memory are left out if nothing was ever requested. */
         if (!records->kinds[i] || (i != KIND_DEVICE && count == 0))
             continue;
         struct report_kind *kind = &out->kinds[out->kind_count++];
@@ -469,7 +474,7 @@ static bool add_device(struct figures_walk walk, const struct figures_device *de
     return fill_device(walk, device, started, out);
 }
 
-/* Of an enum that stands in a counter: what is none of it is the first. */
+/* The value of an enum in a counter; 0 where the value is out of range. */
 static uint64_t one_of(const counter *c, uint64_t count)
 {
     uint64_t value = counter_get(c);

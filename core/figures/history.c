@@ -1,5 +1,6 @@
 /*
- * Samples over time in a fixed number of places (history.h).
+ * A history of samples in a fixed number of places (history.h). When the places are full, every
+ * second sample is dropped.
  *
  * Part of the preload object: libc only.
  */
@@ -54,8 +55,8 @@ void history_add(struct history *history, const struct history_sample *sample)
         drop_every_second(history);
     uint64_t count = counter_get(&history->count);
     copy_sample(&history->samples[count], sample);
-    /* What is held from a sample on may be less than it was at once afterwards: a block that goes
-     * raises no peak. */
+    /* Blocks that were held at the last sample and released since have raised no peak. The peak is
+     * therefore at least what was held at the last sample. */
     if (count > 0)
         counter_raise_to(&history->samples[count].peak_bytes,
                          held_at(&history->samples[count - 1]));

@@ -1,7 +1,7 @@
 /*
- * The report as plain data (report.h).
+ * The report as plain data: sums over its counters, its samples, and freeing it (report.h).
  *
- * Part of the preload object, where it runs when someone else's program ends: libc only.
+ * Part of the preload object, where it runs while someone else's program ends: libc only.
  */
 #include "report.h"
 

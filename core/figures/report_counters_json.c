@@ -1,11 +1,12 @@
 /*
- * The tables of counters (report_counters_json.h).
+ * The tables of counters (report_counters_json.h): an entry holds a counter's group, name and
+ * offset.
  */
 #include "report_counters_json.h"
 
 #include <stdio.h>
 
-/* A member bears no parentheses. */
+/* The macros' arguments are members, which cannot stand in parentheses. */
 /* NOLINTBEGIN(bugprone-macro-parentheses) */
 #define MEMBER(type, group, name, member, newer)                                                   \
     {                                                                                              \

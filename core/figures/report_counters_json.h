@@ -1,6 +1,6 @@
 /*
- * The counters of a report: their names, one table for all who write or read them, and how a number
- * is written. Constant: any thread.
+ * The counters of a report: one table of their names for all code that writes or reads them, and
+ * the spelling of a number. All of it is constant, so any thread may use it.
  */
 #ifndef CUDAPOOL_CORE_REPORT_COUNTERS_JSON_H
 #define CUDAPOOL_CORE_REPORT_COUNTERS_JSON_H
@@ -12,15 +12,15 @@
 
 #include "report.h"
 
-/* A counter, and where it stands in a report. */
+/* A counter, and its place in a report. */
 struct report_counter {
-    const char *group; /* the object it stands in, "" for the bucket's own */
+    const char *group; /* the object that holds it; "": the bucket's own */
     const char *name;
     size_t offset; /* in struct report_counters */
-    bool newer;    /* a report may lack it, as older ones do: then it is 0 */
+    bool newer;    /* older reports lack it; it is then 0 */
 };
 
-/* Their number: a report has nothing else. */
+/* The number of counters; struct report_counters has no other members. */
 #define REPORT_COUNTERS (sizeof(struct report_counters) / sizeof(uint64_t))
 
 extern const struct report_counter report_counter_table[];
@@ -31,10 +31,10 @@ uint64_t *report_counter_field(const struct report_counter *counter,
 uint64_t report_counter_value(const struct report_counter *counter,
                               const struct report_counters *counters);
 
-/* A number as reports have it. A new reference; NULL where memory is short. */
+/* A number as reports spell it. A new reference; NULL where memory is short. */
 json_t *report_count_to_json(uint64_t count);
 
-/* The members of struct report_sample: a history in JSON has an array for each. */
+/* The members of struct report_sample. A history in JSON has an array for each. */
 extern const struct report_counter report_column_table[];
 extern const size_t report_column_table_length;
 

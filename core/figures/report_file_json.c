@@ -1,5 +1,9 @@
 /*
- * Files of reports, which appear under their names when they are complete (report_file_json.h).
+ * Writes files of reports, which appear under their names only when they are complete
+ * (report_file_json.h).
+ *
+ * A regular file is written under a temporary name beside its own, and then renamed. A device, a
+ * pipe or an open file is written to directly.
  */
 #include "report_file_json.h"
 
@@ -22,8 +26,7 @@ static bool is_own_output(const char *path)
     return strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/stderr") == 0;
 }
 
-/* The kernel's links to files that a process has open, such as /dev/fd/3, are in its own file
- * system. */
+/* Links such as /dev/fd/3, by which the kernel names open files, lie in procfs. */
 static bool is_open_file(const char *path)
 {
     char directory[PATH_MAX];
@@ -36,8 +39,8 @@ static bool is_open_file(const char *path)
     return statfs(directory, &system) == 0 && system.f_type == PROC_SUPER_MAGIC;
 }
 
-/* A pipe, a terminal or /dev/null must not be replaced by a file; and what a process has open may
- * be a log that others write to as well. */
+/* A rename would replace a pipe, a terminal or /dev/null by a file. A file that a process has open
+ * may be a log that others write to. */
 bool report_file_is_direct(const char *path)
 {
     struct stat status;
@@ -50,12 +53,13 @@ int report_file_open_direct(const char *path, bool waits)
 {
     int patience = waits ? 0 : O_NONBLOCK;
 
-    /* By name they could not be opened where they are sockets, or another user's terminal. */
+    /* stdout and stderr are duplicated, because open fails where they are a socket or another
+     * user's terminal. */
     if (strcmp(path, "/dev/stdout") == 0)
         return fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
     if (strcmp(path, "/dev/stderr") == 0)
         return fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
-    /* Non-blocking: a FIFO that nobody reads is an error, not a wait. */
+    /* With O_NONBLOCK, opening a FIFO without a reader fails instead of waiting. */
     return open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | patience);
 }
 
@@ -73,11 +77,10 @@ static int write_directly(const char *path, const char *text, size_t bytes, uint
     return status;
 }
 
-/* Room for the name of a file beside another. */
+/* Room for a path and the suffix of its temporary file. */
 #define NAME_BYTES (PATH_MAX + 64)
 
-/* Creates a file beside path that did not exist, and writes its name. The descriptor, or -1 with
- * errno. */
+/* Creates a new file beside path, and writes its name. The descriptor, or -1 with errno. */
 static int create_beside(const char *path, char name[NAME_BYTES])
 {
     if (strlen(path) >= PATH_MAX) {
@@ -93,7 +96,7 @@ static int create_beside(const char *path, char name[NAME_BYTES])
     return -1;
 }
 
-/* Writes all of the text to name and gives it the name path. 0, or -1 with errno. */
+/* Writes the text to the file called name, and renames it to path. 0, or -1 with errno. */
 static int write_and_rename(int fd, const char *name, const char *path, const char *text,
                             size_t bytes, uint64_t deadline)
 {
@@ -129,7 +132,7 @@ int report_file_write(const char *path, const char *text, size_t bytes, uint64_t
     return write_atomically(realpath(path, target) == NULL ? path : target, text, bytes, deadline);
 }
 
-/* A FIFO is not opened: whoever is to read it may come later. */
+/* Does not open a FIFO, since its reader may come later. */
 static int check_direct(const char *path)
 {
     struct stat status;

@@ -1,3 +1,7 @@
+/*
+ * The report's counters of memory that graphs keep, as JSON (report_graphs_json.h). One table, made
+ * of graph_counts.def, serves writing and reading.
+ */
 #include "report_graphs_json.h"
 
 #include <stddef.h>
@@ -5,7 +9,7 @@
 #include "core/settings/document_json.h"
 #include "report_counters_json.h"
 
-/* Every count, in the order of the document. */
+/* All counters, in the order of the document. */
 static const struct {
     const char *key;
     size_t offset;

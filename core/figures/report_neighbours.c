@@ -1,5 +1,7 @@
 /*
- * Lines about neighbours, limits, segments and the housekeeper (report_neighbours.h).
+ * Lines about other processes, limits, segments and the housekeeper (report_neighbours.h).
+ *
+ * Each line is a function that returns whether there is anything to say.
  */
 #include "report_neighbours.h"
 
@@ -8,7 +10,7 @@
 #include "core/base/one_line.h"
 #include "core/base/readable.h"
 
-/* What lies idle in one process below this is nobody's trouble. */
+/* Bytes. A process that caches no more than this is no obstacle to others. */
 #define MUCH (UINT64_C(8) << 20)
 
 /* ---- of a device ---- */

@@ -1,6 +1,6 @@
 /*
- * What a report says of other processes on a device, of limits, and of the pool's own thread: lines
- * for people, where there is something to say. A program that is alone and has no limit has none.
+ * Lines for people about other processes on a device, segments, limits, and the housekeeper. A line
+ * is left out where there is nothing to say: a program that is alone and has no limit has none.
  *
  * Part of the preload object: libc only, and no memory is taken. No state.
  */
@@ -13,17 +13,17 @@
 
 #define REPORT_LINE_BYTES 320
 
-/* Lines of a device, numbered from 0; those that say nothing are left out. False for one of these.
- */
+/* Writes a device's line of this number, from 0 on. False for a line that has nothing to say. */
 #define REPORT_DEVICE_LINES 7u
 bool report_device_line(const struct report_device *device, unsigned number,
                         char text[REPORT_LINE_BYTES]);
 
-/* Whether the pool has kept so much that other processes may have missed it. */
+/* Whether the pool has ever cached so much that other processes may have lacked it. */
 bool report_kept_much(const struct report_device *devices, size_t count);
 
-/* Of a process, likewise: what has kept it from its neighbours. kept_much: as above; grouped:
- * whether a group's limit is in force. */
+/* Writes a process's line of this number, about what prevented it from sharing memory with other
+ * processes. False for a line that has nothing to say. kept_much: of report_kept_much; grouped: of
+ * report_is_grouped. */
 #define REPORT_PROCESS_LINES 3u
 struct report_aloneness {
     const struct report_housekeeper *housekeeper;
@@ -34,7 +34,7 @@ struct report_aloneness {
 bool report_process_line(const struct report_aloneness *of, unsigned number,
                          char text[REPORT_LINE_BYTES]);
 
-/* Whether a limit of a group holds on one of the devices. */
+/* Whether a group's limit is in force on one of the devices. */
 bool report_is_grouped(const struct report_device *devices, size_t count);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * Neighbours, limits and the housekeeper as JSON (report_neighbours_json.h).
+ * Other processes, limits and the housekeeper as JSON (report_neighbours_json.h): first the table
+ * of counters, then writing, then reading.
  */
 #include "report_neighbours_json.h"
 
@@ -7,7 +8,7 @@
 
 #include "report_json.h"
 
-/* A member bears no parentheses. */
+/* The macros' arguments are members, which cannot stand in parentheses. */
 /* NOLINTBEGIN(bugprone-macro-parentheses) */
 #define MEMBER(group, name, member)                                                                \
     {                                                                                              \
@@ -159,7 +160,8 @@ int report_read_neighbours(const struct object *object, struct report_neighbours
     return object_read_count(&entered, "others_held_bytes", &neighbours->others_held_bytes);
 }
 
-/* A limit and who says it come together, and a group's with its name. */
+/* Reads a limit and the name of what sets it. Either both keys are there, or neither is. A group's
+ * limit also comes with the group's name (report_read_limits). */
 static int read_limit(const struct object *limits, const char *bytes_key, const char *from_key,
                       uint64_t *bytes, char from[LIMIT_NAME_BYTES])
 {
@@ -193,7 +195,7 @@ int report_read_limits(const struct object *object, struct device_limits *limits
     return object_read_text(&entered, "group", limits->group, sizeof(limits->group));
 }
 
-/* The number of a word in a list that ends with NULL. */
+/* Reads a word and writes its index in words, which end with NULL. */
 static int read_word(const struct object *object, const char *key, const char *const *words,
                      const char *allowed, unsigned *number)
 {

@@ -1,6 +1,7 @@
 /*
- * What a report says of neighbours, limits and the housekeeper, as JSON. New references; NULL where
- * memory is short. Reading returns 0, or -1 with the error written. No state: any thread.
+ * Other processes, limits and the housekeeper in a report, as JSON. Functions that write return a
+ * new reference, or NULL where memory is short. Functions that read return 0, or -1 with the error
+ * written. No state: any thread.
  */
 #ifndef CUDAPOOL_CORE_REPORT_NEIGHBOURS_JSON_H
 #define CUDAPOOL_CORE_REPORT_NEIGHBOURS_JSON_H
@@ -11,7 +12,7 @@
 #include "report_counters_json.h"
 #include "report_object_json.h"
 
-/* The members of struct report_neighbours, which has nothing else. */
+/* The members of struct report_neighbours, which has no others. */
 extern const struct report_counter report_neighbour_table[];
 extern const size_t report_neighbour_table_length;
 
@@ -20,16 +21,16 @@ uint64_t *report_neighbour_field(const struct report_counter *counter,
 uint64_t report_neighbour_value(const struct report_counter *counter,
                                 const struct report_neighbours *neighbours);
 
-/* Whether any of it is not 0. */
+/* Whether any counter is not 0. */
 bool report_has_neighbours(const struct report_neighbours *neighbours);
 
 json_t *report_neighbours_to_json(const struct report_neighbours *neighbours);
 json_t *report_housekeeper_to_json(const struct report_housekeeper *housekeeper);
 
-/* Adds the limits that are in force, where there are any, as the key limits. 0 or -1. */
+/* Adds the limits that are in force, if any, under the key limits. 0 or -1. */
 int report_add_limits_to_json(json_t *object, const struct device_limits *limits);
 
-/* Each reads a key of the object that may be missing. */
+/* Each of these reads one key of the object. The key may be missing. */
 int report_read_neighbours(const struct object *object, struct report_neighbours *neighbours);
 int report_read_limits(const struct object *object, struct device_limits *limits);
 int report_read_housekeeper(const struct object *object, struct report_housekeeper *housekeeper);

@@ -1,5 +1,6 @@
 /*
- * Objects of a report that is being read (report_object_json.h).
+ * Reads objects of a report (report_object_json.h). Where a value is missing or wrong, the
+ * functions write the error through document_json.h.
  */
 #include "report_object_json.h"
 

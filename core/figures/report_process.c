@@ -1,8 +1,8 @@
 /*
- * What a report says of its process (report_process.h).
+ * The process in a report: its identity, the versions, and how it ended (report_process.h).
  *
- * Part of the preload object, where it runs when someone else's program ends: libc only, no
- * dependence on the locale, and nothing of the program's state is changed.
+ * Part of the preload object, where it runs while someone else's program ends: libc only. It does
+ * not depend on the locale, and changes no state of the program.
  */
 #include "report_process.h"
 
@@ -18,15 +18,15 @@
 #include "core/base/readable.h"
 #include "core/base/sandbox.h"
 
-/* The Makefile says what it is; whoever reads the sources without it shall get through. */
+/* The Makefile defines the version. The fallback lets tools read the sources without it. */
 #ifndef CUDAPOOL_VERSION
 #define CUDAPOOL_VERSION "unknown"
 #endif
 
-/* --- who it is ----------------------------------------------------------------------------------
- */
+/* ---- identity ---- */
 
-/* From the innermost launcher that is sure to mean this very process to the most general. */
+/* In the order of trust: first variables of the innermost launcher, which surely mean this process,
+ * and last the most general ones. */
 static const char *const rank_variables[] = {
     "OMPI_COMM_WORLD_RANK", "PMIX_RANK",      "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID",
     "JSM_NAMESPACE_RANK",   "FLUX_TASK_RANK", "RANK",     "SLURM_PROCID",
@@ -42,7 +42,7 @@ void report_find_rank(environment_reader environment, char *rank, size_t bytes)
     rank[0] = '\0';
     for (size_t i = 0; i < sizeof(rank_variables) / sizeof(rank_variables[0]); i++) {
         const char *value = environment(rank_variables[i]);
-        /* It becomes part of a file name: digits only. */
+        /* Only digits are accepted, because the rank becomes part of a file name. */
         if (value == NULL || !is_a_number(value) || strlen(value) >= bytes)
             continue;
         memcpy(rank, value, strlen(value) + 1);
@@ -50,7 +50,7 @@ void report_find_rank(environment_reader environment, char *rank, size_t bytes)
     }
 }
 
-/* The command line with spaces for the bytes that end its arguments. */
+/* Replaces the zero bytes that end the arguments by spaces. */
 void report_find_command(int64_t pid, char *command, size_t bytes)
 {
     char path[64] = "/proc/self/cmdline";
@@ -89,8 +89,7 @@ void report_describe_process(struct report_process *process, environment_reader 
     report_find_command(0, process->command, sizeof(process->command));
 }
 
-/* --- versions and the date ----------------------------------------------------------------------
- */
+/* ---- versions and the date ---- */
 
 void report_driver_release(const char *text, char *release, size_t bytes)
 {
@@ -165,10 +164,9 @@ int report_expand_file_name(const char *name, const struct report_process *proce
     return file_pattern_expand(name, &values, expanded, bytes);
 }
 
-/* --- how it ended -------------------------------------------------------------------------------
- */
+/* ---- how it ended ---- */
 
-/* Those that end processes; the C library's own list of names came with glibc 2.32. */
+/* Signals that end processes. The C library has a list of names only from glibc 2.32 on. */
 static const struct {
     int number;
     const char *name;

@@ -1,5 +1,9 @@
 /*
- * Files of reports: reading them (report_json.h).
+ * Reads files of reports (report_json.h).
+ *
+ * Each function reads one object of the document. It returns 0, or -1 with the error written.
+ * Unknown keys are errors. Arrays belong to the report as soon as they are allocated, so that
+ * report_free also frees a report of which only a part was read.
  */
 #include <limits.h>
 #include <stdint.h>
@@ -16,8 +20,8 @@
 #include "report_object_json.h"
 #include "report_segments_json.h"
 
-/* The keys of one group of counters; outside of the groups, these include the groups' names, and
- * also, where it is not NULL. */
+/* Refuses keys that are no counters of the group. Outside of the groups, the groups' names are
+ * allowed, too, and also, where it is not NULL. */
 static int refuse_unknown_counters(const struct object *object, const char *group, const char *also)
 {
     const char *known[REPORT_COUNTERS + 2];
@@ -109,7 +113,8 @@ static int read_kinds(const struct object *object, struct report_device *device)
     if (array == NULL)
         return -1;
     for (size_t i = 0; i < json_array_size(array); i++) {
-        /* Counted before it is read, so that report_free sees what a part of it has. */
+        /* kind_count is raised first, so that report_free also frees a kind that was read in
+         * part. */
         device->kind_count = i + 1;
         if (object_enter_item(object, "kinds", array, i, &kind) != 0 ||
             read_kind(&kind, &device->kinds[i]) != 0)
@@ -118,7 +123,7 @@ static int read_kinds(const struct object *object, struct report_device *device)
     return 0;
 }
 
-/* Every column is an array, and as long as that of the times. */
+/* The value of a column's key: an array of the same length as that of the times. */
 static const json_t *need_column(const struct object *object, const char *key, size_t length)
 {
     char allowed[80];
@@ -182,7 +187,7 @@ static int read_samples(const struct object *history, const struct object *hits,
     return refuse_times_out_of_order(history, device);
 }
 
-/* May be missing. */
+/* Reads the history, which may be missing. */
 static int read_history(const struct object *object, struct report_device *device)
 {
     static const char *const known[] = {
@@ -260,7 +265,7 @@ static int read_seconds(const struct object *object, double *seconds)
     return 0;
 }
 
-/* May be missing. */
+/* Reads how the process ended; the key may be missing. */
 static int read_ending(const struct object *object, struct report_process *process)
 {
     const json_t *value = json_object_get(object->value, "ending");
@@ -276,7 +281,8 @@ static int read_ending(const struct object *object, struct report_process *proce
     return object_refuse(object, "ending", value, "exited, killed or running");
 }
 
-/* May be missing: how the process ended is known to whoever waited for it. */
+/* Reads the exit status or the signal. Both keys may be missing: only the parent that waited for
+ * the process knows them. */
 static int read_exit(const struct object *object, struct report_process *process)
 {
     int64_t number = 0;
@@ -300,7 +306,7 @@ static int read_start(const struct object *object, struct report_process *proces
     return object_read_count(object, "started_nanoseconds", &process->started_nanoseconds);
 }
 
-/* What a process does not say of itself is unknown. */
+/* Reads the versions; what is missing is unknown. */
 static int read_versions(const struct object *object, struct report_versions *versions)
 {
     int64_t cuda = 0;
@@ -341,7 +347,8 @@ static int read_process(const struct object *root, struct report_process *proces
     return read_seconds(&object, &process->wall_seconds);
 }
 
-/* First of all: what follows may be told differently in another version. */
+/* Checks the version. Call this first, since another version may spell everything else
+ * differently. */
 static int check_version(const struct object *root, const char *key)
 {
     const json_t *version = json_object_get(root->value, key);
@@ -394,7 +401,7 @@ int report_read_json(const char *path, struct report *report, char *error, size_
     return status;
 }
 
-/* One report of a file, which the visitor then owns. */
+/* Reads one report of a file and passes it to the visitor. */
 static int read_and_visit(const struct object *object, report_visitor *visit, void *context)
 {
     struct report *report = calloc(1, sizeof(*report));

@@ -1,5 +1,5 @@
 /*
- * Segments of a device as JSON (report_segments_json.h).
+ * Writes and reads the segments of a device as JSON (report_segments_json.h).
  */
 #include "report_segments_json.h"
 

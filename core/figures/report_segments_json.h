@@ -1,6 +1,6 @@
 /*
- * Segments of a device (struct report_segments) as JSON: an object that is there only where blocks
- * were cut out of larger ones.
+ * Segments of a device (struct report_segments) as JSON. The object is present only where blocks
+ * were cut out of segments.
  *
  * Part of libcudapool_config.so and the command. A document belongs to one thread.
  */
@@ -12,10 +12,11 @@
 #include "report.h"
 #include "report_object_json.h"
 
-/* Adds it to a device's object, if there is anything to tell. 0, or -1 where memory is short. */
+/* Adds the segments to a device's object, if blocks were cut. 0, or -1 where memory is short. */
 int report_add_segments_to_json(json_t *device, const struct report_segments *segments);
 
-/* Reads it from there; it may be missing. 0, or -1 where it is wrong, which has been said. */
+/* Reads the segments of a device's object, which may be missing. 0, or -1 with the error
+ * written. */
 int report_read_segments(const struct object *device, struct report_segments *segments);
 
 #endif

@@ -1,8 +1,9 @@
 /*
- * The report as a readable table (report_table.h).
+ * Prints the report as a readable table (report_table.h). A table goes over its rows twice: it
+ * measures them, and then prints them.
  *
- * Part of the preload object, where it runs when someone else's program ends: libc only, no
- * dependence on the locale, and no memory is taken.
+ * Part of the preload object, where it runs while someone else's program ends: libc only. It does
+ * not depend on the locale, and allocates no memory.
  */
 #include "report_table.h"
 
@@ -12,7 +13,7 @@
 #include "core/base/one_line.h"
 #include "report_neighbours.h"
 
-/* Rounded down: 100.0% means that nothing missed. */
+/* The rate is rounded down, so that 100.0% means that nothing missed. */
 void readable_hit_rate(const struct report_counters *counters, char cell[READABLE_BYTES])
 {
     unsigned __int128 hits = report_all_hits(counters);
@@ -60,7 +61,7 @@ struct row {
     char cells[COLUMNS][READABLE_BYTES];
 };
 
-/* How requests were answered goes first where there is no room for all of it. */
+/* Where the width is short, the columns that tell how requests were answered are left out first. */
 static const struct table_column columns[COLUMNS] = {
     [BUCKET] = {"bucket", 0},
     [REQUESTS] = {"requests", 0},
@@ -80,7 +81,7 @@ static const struct table_column columns[COLUMNS] = {
     [SAVED] = {"saved at least", 3},
 };
 
-/* The counters of one bucket as text; name is the row's first cell. */
+/* Writes the counters of one bucket as text; name is the row's first cell. */
 static void fill_row(struct row *row, const char *name, const struct report_counters *counters)
 {
     snprintf(row->cells[BUCKET], READABLE_BYTES, "%s", name);
@@ -122,20 +123,20 @@ static void print_row(const struct table *table, const struct row *row, enum tex
     fputc('\n', out);
 }
 
-/* The busiest buckets, by their index, or as many as there are room for. */
+/* The indices of the busiest buckets, at most LOOK_ROWS. */
 struct busiest {
     size_t buckets[LOOK_ROWS];
     size_t count;
-    size_t used; /* buckets that have any requests */
+    size_t used; /* buckets that are worth a row */
 };
 
-/* Frees may wait that are no bucket's that serves requests. */
+/* A bucket that serves no requests may have frees that waited. */
 static bool is_worth_a_row(const struct report_counters *counters)
 {
     return counters->requests > 0 || counters->waits.frees > 0;
 }
 
-/* What failed is never left out. */
+/* Buckets with failures weigh most, so that they are never left out. */
 static uint64_t weight_of(const struct report_bucket *bucket)
 {
     const struct report_counters *counters = &bucket->counters;
@@ -181,7 +182,8 @@ static bool is_printed(const struct report_kind *kind, size_t bucket, const stru
     return false;
 }
 
-/* Twice over the buckets, once to measure and once to print: a report may have many. */
+/* Goes over the buckets twice, to measure and to print, since a report may have too many rows to
+ * store. */
 static void print_rows(FILE *out, const struct report_kind *kind, const struct look *look)
 {
     struct busiest busiest = find_busiest(kind);
@@ -212,10 +214,10 @@ static void print_rows(FILE *out, const struct report_kind *kind, const struct l
     table_print_left_out(&table, out);
 }
 
-/* What a line takes of a text from outside. */
+/* The most bytes that a line prints of a text from outside. */
 #define TEXT_MOST 64
 
-/* Text out of a file or a command line: one line, and not too much of it. */
+/* Prints text from a file or a command line on one line, cut off after TEXT_MOST. */
 void report_print_text(FILE *out, const char *text)
 {
     char piece[PRINTABLE_BYTES];
@@ -352,7 +354,7 @@ void report_print_times(FILE *out, const struct report_counters *totals)
             spent, waited, saved);
 }
 
-/* Of all kinds of all devices, what report_print_times tells. */
+/* Sums the times for report_print_times over all kinds of all devices. */
 static struct report_counters sum_times(const struct report *report)
 {
     struct report_counters sum = {0};
@@ -377,7 +379,7 @@ static void print_nodes(const struct report_graphs *graphs, FILE *out)
                 graphs->memory_nodes, graphs->in_place_of_nodes);
 }
 
-/* What captures have allocated or freed, and graphs keep. */
+/* Prints what captures allocated and freed, and what graphs keep. */
 void report_print_graphs(const struct report_graphs *graphs, FILE *out)
 {
     char kept[READABLE_BYTES], most[READABLE_BYTES], when[READABLE_BYTES];
@@ -416,7 +418,7 @@ void report_print_graphs(const struct report_graphs *graphs, FILE *out)
                 graphs->astray);
 }
 
-/* What has kept the process from its neighbours. */
+/* Prints what prevented the process from sharing memory with other processes. */
 static void print_aloneness(const struct report *report, FILE *out)
 {
     char line[REPORT_LINE_BYTES];

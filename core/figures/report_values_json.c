@@ -1,8 +1,9 @@
 /*
- * The report as a JSON value (report_json.h).
+ * Makes the report's JSON values (report_json.h).
  *
- * Writing goes by json_object_set_new, which takes the reference also when it fails and refuses
- * NULL, so that failures of memory need no branches on the way: they add up to one status.
+ * json_object_set_new takes over the reference even when it fails, and refuses NULL. Failures of
+ * allocations therefore need no branches: they add up to one status, and json_unless_failed returns
+ * the object or NULL.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -130,7 +131,7 @@ int report_add_versions_to_json(json_t *object, const struct report_versions *ve
 static json_t *process_to_json(const struct report_process *process)
 {
     json_t *object = json_object();
-    /* A time that is no number would be no JSON. */
+    /* A time that is infinite or not a number cannot be written as JSON. */
     double seconds = process->wall_seconds >= 0 && process->wall_seconds <= REPORT_SECONDS_MOST
                          ? process->wall_seconds
                          : 0;

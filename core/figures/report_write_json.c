@@ -1,5 +1,8 @@
 /*
- * Files of reports: writing them (report_json.h).
+ * Writes files of reports (report_json.h).
+ *
+ * The commands and the preload object use the same code. In a process that ends,
+ * cudapool_report_write has jansson take its memory from scratch.h, so that malloc is not called.
  */
 #include <errno.h>
 #include <limits.h>
@@ -11,11 +14,12 @@
 #include "report_file_json.h"
 #include "report_json.h"
 
-/* The reports as text that the caller gives to scratch_free, ending with a newline; NULL where
+/* The reports as text that ends with a newline; the caller frees it with scratch_free. NULL where
  * memory is short. */
 static char *reports_to_text(const struct report *reports, size_t count, size_t *bytes)
 {
-    /* 15 digits: 1.15 stays 1.15. ASCII: no name does anything to a terminal. */
+    /* 15 digits print 1.15 as 1.15. ASCII prevents a name from sending control characters to a
+     * terminal. */
     const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(15) | JSON_ENSURE_ASCII;
     json_t *root = reports_to_json(reports, count);
     size_t length = root == NULL ? 0 : json_dumpb(root, NULL, 0, flags);
@@ -61,9 +65,10 @@ int report_write_json(const struct report *report, const char *path, char *error
     return reports_write_json(report, 1, path, error, error_bytes);
 }
 
-/* ---- at a process's end ----
- * The program may have this very jansson, and other threads in it. What they get and give back is
- * the program's malloc's, as ever, which another library's need not be. */
+/* ---- at the end of a process ----
+ * The program may use this copy of jansson, too, and other threads may be in it now. They must get
+ * memory from jansson's previous functions: the program's malloc may differ from another
+ * library's. */
 
 static json_malloc_t malloc_before;
 static json_free_t free_before;

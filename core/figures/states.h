@@ -1,23 +1,23 @@
 /*
- * How the pool's own thread is, and the board of the user's processes: between whoever counts
- * (stats.h) and whoever reports (report.h).
+ * States of the housekeeper and of the board. The counting code (stats.h) stores them, and the
+ * reporting code (report.h) reads them.
  */
 #ifndef CUDAPOOL_CORE_STATES_H
 #define CUDAPOOL_CORE_STATES_H
 
 enum housekeeper_state {
-    HOUSEKEEPER_NEVER,  /* there was nothing for it to do */
-    HOUSEKEEPER_RUNS,   /* its thread is there */
-    HOUSEKEEPER_WENT,   /* it was there until nothing was cached any more */
-    HOUSEKEEPER_OFF,    /* the settings want none */
-    HOUSEKEEPER_CANNOT, /* no thread could be made */
+    HOUSEKEEPER_NEVER,  /* never started: it had nothing to do */
+    HOUSEKEEPER_RUNS,   /* its thread is running */
+    HOUSEKEEPER_WENT,   /* its thread ended when nothing was cached any more */
+    HOUSEKEEPER_OFF,    /* switched off by the settings */
+    HOUSEKEEPER_CANNOT, /* its thread could not be created */
     HOUSEKEEPER_STATES
 };
 
 enum board_state {
     BOARD_NOT_TRIED, /* no device is known yet, or the settings want no board */
     BOARD_JOINED,
-    BOARD_REFUSED, /* see board_why */
+    BOARD_REFUSED, /* could not be joined; see board_why */
     BOARD_STATES
 };
 

@@ -1,30 +1,30 @@
 /*
- * Counters: what a bucket, a heap and a kind of memory did. They live in the figures (figures.h),
+ * Counters of what buckets, heaps and kinds of memory did. They live in the figures (figures.h),
  * which may outlive the process.
  *
- * Each counter has one writer at a time (whoever holds the heap lock, or a thread for its cache),
- * and readers that take no lock and only want a number that was true a moment ago: plain loads and
+ * Each counter has one writer at a time: the holder of the heap lock, or a thread for its own
+ * cache. Readers take no lock and need only a recent value. Counters are therefore plain loads and
  * stores of a relaxed atomic, which pair with nothing.
  *
- * A process may be killed between any two stores. What it had stored until then, in the order of
- * its instructions, is what a reader finds, so the order of the stores says what can be found
- * (volatile keeps the compiler from changing it):
- * - An allocation counts by one store, the last one: to hits, misses or failures. The number of
- *   requests is their sum and stored nowhere, so it cannot disagree. All else that the allocation
- *   changes (requested bytes, what is live, peaks) is stored before: those may be ahead by the one
- *   call that each heap was in the middle of, and are never behind.
- * - A free likewise counts by its last store, to frees.
- * - What is live is reserved and not free. A block on its way back to the driver is neither, and
- *   stops being reserved before it stops being free: between two stores there may seem to be less
- *   live than there is, by one block, and never more than was asked for. A block that becomes free
- *   is counted in free_bytes before clean_bytes, and one that is taken the other way round, so that
- *   clean_bytes <= free_bytes.
+ * A process may be killed between any two stores. A reader finds what was stored until then, in
+ * program order. The order of the stores therefore determines what a reader can find; volatile
+ * keeps the compiler from changing it:
+ * - The last store of an allocation counts it, in hits, misses or failures. The number of requests
+ *   is their sum and is stored nowhere, so the two cannot disagree. The allocation's other changes
+ *   (requested bytes, live bytes, peaks) are stored before. They may be ahead by the one call in
+ *   progress in each heap, and are never behind.
+ * - The last store of a free counts it, in frees.
+ * - live = reserved - free. A block that is being released to the driver leaves reserved_bytes
+ *   before it leaves free_bytes. Between the two stores, live may be too small by one block, and is
+ *   never more than was asked for. A block that becomes free is added to free_bytes before
+ *   clean_bytes. One that is taken leaves clean_bytes first, so that clean_bytes <= free_bytes.
  *
- * In each bucket, and so in every sum of buckets, the counters of blocks add up:
- *   requests = hits + misses + failures, hits + misses = frees + live blocks, and
- *   misses = blocks that left (all evictions) + live blocks + free blocks.
- * The last one does not hold with the policy split, whose blocks also come out of memory that is
- * there, and go back to it.
+ * In each bucket, and so in every sum of buckets:
+ *   requests      = hits + misses + failures
+ *   hits + misses = frees + live blocks
+ *   misses        = blocks that left (all evictions) + live blocks + free blocks
+ * The last equation does not hold with the policy split, whose blocks are also cut out of existing
+ * memory and merged into it again.
  */
 #ifndef CUDAPOOL_CORE_STATS_H
 #define CUDAPOOL_CORE_STATS_H
@@ -39,9 +39,9 @@ typedef volatile _Atomic uint64_t counter;
 
 enum hit { HIT_CLEAN, HIT_QUERIED, HIT_BARRIER, HIT_WAITED, HIT_KINDS };
 
-/* Why a block left the pool: over a cap; unused for long; memory was short; the program's own free
- * was the driver's to answer; or its context ended, or it became the program's and the driver's
- * business alone, which counts as freed, too. */
+/* Why a block left the pool: it was over a cap; it was unused for long; memory was short; the
+ * driver answered the program's own free; or its context ended. EVICTION_CONTEXT also counts a
+ * block that now concerns only the program and the driver. Such a block counts as freed, too. */
 enum eviction {
     EVICTION_CAP,
     EVICTION_IDLE,
@@ -51,13 +51,13 @@ enum eviction {
     EVICTION_KINDS
 };
 
-/* Why an allocation failed: the driver had no memory; it would have passed the process's limit on
- * the device, or that of its group; the driver said something else. */
+/* Why an allocation failed: the driver had no memory; the allocation would exceed the process's
+ * limit on the device, or its group's; or the driver returned another error. */
 enum failure { FAILURE_MEMORY, FAILURE_LIMIT, FAILURE_GROUP, FAILURE_OTHER, FAILURE_KINDS };
 
 struct bucket_counters {
     counter hits[HIT_KINDS];
-    counter misses; /* allocations that the driver met */
+    counter misses; /* allocations that the driver served */
     counter frees;
     counter requested_bytes;
     counter reserved_bytes; /* of all blocks: live, clean and pending */
@@ -67,69 +67,71 @@ struct bucket_counters {
     counter peak_reserved_bytes;
     counter evictions[EVICTION_KINDS];
     counter failures[FAILURE_KINDS];
-    counter allocation_calls; /* to the driver, failed ones included */
+    counter allocation_calls; /* driver calls, failed ones included */
     counter allocation_nanoseconds;
-    counter allocation_least; /* nanoseconds of the quickest that succeeded; 0: none has */
-    counter returned_blocks;  /* blocks given back to the driver, and what that took */
+    counter allocation_least; /* nanoseconds of the quickest successful call; 0: none */
+    counter returned_blocks;  /* blocks released to the driver, and the time of those calls */
     counter return_nanoseconds;
     counter return_least;
-    counter wait_nanoseconds; /* allocations and frees waited for fences; several threads add */
-    counter waiting_frees;    /* frees that waited for the GPU as the driver's would have */
+    counter wait_nanoseconds; /* of allocations and frees, for fences; several threads add */
+    counter waiting_frees;    /* frees that waited for the GPU as the driver's free would */
 };
 
-/* Of a bucket in one thread's cache (thread_cache.h), besides what is counted in the bucket: clean
- * hits and frees that took no lock. The cache's thread writes them, or whoever has closed the
- * caches. What is there, free, is frees + moved - hits, modulo 2^64. A block that the slow path
- * puts there is counted here before it stops being free in the bucket, and one that it takes away
- * is free in the bucket before it is counted out here. */
+/* A bucket's counters in one thread's cache (thread_cache.h), besides those in the bucket: clean
+ * hits and frees that took no lock. The cache's thread writes them, or the thread that has closed
+ * the caches. free blocks in the bin = frees + moved - hits, modulo 2^64. The slow path counts a
+ * block into the bin before the block stops being free in the bucket. A block that it takes out is
+ * free in the bucket before it is counted out of the bin. */
 struct bin_counters {
     counter hits;
     counter frees;
-    counter requested_bytes; /* by those hits */
-    counter moved;           /* blocks put there less those taken away, by the slow path */
-    counter settled; /* frees that are pending there no more, as far as the thread has looked */
+    counter requested_bytes; /* by these hits */
+    counter moved;           /* blocks put in, less blocks taken out, by the slow path */
+    counter settled;         /* frees that are pending no longer, as far as the thread has looked */
 };
 
-/* With the policy split; see core/segments. */
+/* Segments, which blocks are cut out of with the policy split (core/segments). */
 struct segments_counters {
-    counter count, bytes;    /* of segments that there are now */
-    counter spare_bytes;     /* of these, in no block's hands */
-    counter cuts;            /* blocks that were cut out of them, ever */
-    counter refused_exports; /* of such blocks */
+    counter count, bytes;    /* of segments that exist now */
+    counter spare_bytes;     /* of these bytes, in no block */
+    counter cuts;            /* blocks ever cut out of segments */
+    counter refused_exports; /* exports of cut blocks that were refused */
 };
 
 struct heap_counters {
-    counter peak_requested; /* since the context was made; see heap_peak_requested */
-    counter earlier_peak;   /* the highest of contexts that were this heap's before */
+    counter peak_requested; /* bytes, since the context was created; see heap_peak_requested */
+    counter earlier_peak;   /* the highest of the heap's earlier contexts */
     counter fences, fence_queries, barriers;
-    counter captured;   /* allocations while captures went on; several threads add */
-    counter vain_waits; /* that lasted a second for work that may need the host in order to end */
+    counter captured;   /* allocations during captures; several threads add */
+    counter vain_waits; /* waits that lasted a second, for work that may need the host in order to
+                           complete */
     struct segments_counters segments;
 };
 
-/* Of one kind of memory of a device. */
+/* Counters of one kind of memory on a device. */
 struct kind_counters {
-    counter
-        peak_requested; /* where no heap counts it. Several threads raise it, like the next two */
+    counter peak_requested; /* bytes, where no heap counts them. Several threads raise this and the
+                               next two */
     counter peak_reserved;
-    counter recent_peak; /* of KIND_DEVICE: the most that all kinds on the device had reserved
-                            together since the last sample */
-    struct segments_counters segments; /* where no heap counts them. Several threads add */
+    counter recent_peak; /* in KIND_DEVICE's record: the most bytes that all kinds on the device had
+                            reserved together since the last sample */
+    struct segments_counters segments; /* where no heap counts them; several threads add */
 };
 
-/* What processes on a device gave each other. Several threads write: they add without a lock, and
- * each *_at, nanoseconds of the monotonic clock, is that of the last one; 0: never. The times are
- * counted last, so that a reader who finds one finds its bytes. */
+/* Memory that processes on a device released for each other. Several threads add without a lock.
+ * Each *_at is the time of the last release, in nanoseconds of the monotonic clock; 0: never. The
+ * *_times are counted last, so that a reader who finds one finds its bytes. */
 struct neighbour_counters {
-    counter given_bytes, given_times, given_at; /* went back to the driver because others asked */
-    counter got_bytes, got_times, got_at;       /* others gave because this process asked */
-    counter left_bytes, left_times, left_at;    /* went back so that leave_free stays free */
+    counter given_bytes, given_times, given_at; /* this process released because others asked */
+    counter got_bytes, got_times, got_at;       /* others released because this process asked */
+    counter left_bytes, left_times, left_at;    /* released so that leave_free stays free */
     counter asked_times;                        /* demands that this process has made */
-    counter silent_times; /* processes that one of these asked, and that did not answer in time */
-    counter others_held;  /* the most that was held when memory ran out, and not by this pool */
+    counter silent_times;                       /* processes that did not answer a demand in time */
+    counter others_held; /* the most bytes held outside this pool when memory ran out */
 };
 
-/* Of the process. One thread writes at a time; see figures_note_board for the board. */
+/* The housekeeper and the board of the process. One thread writes at a time; figures_note_board
+ * writes the board. */
 struct housekeeper_counters {
     counter state; /* enum housekeeper_state */
     counter wakeups;
@@ -137,7 +139,8 @@ struct housekeeper_counters {
     char board_why[BOARD_WHY_BYTES];
 };
 
-/* What graphs keep, where captures may allocate. Of the process; written under the graphs' lock. */
+/* The process's graph memory, where captures may allocate. Written under the graphs lock, but for
+ * counters that several threads add to (graph_counts.def). */
 struct graph_counters {
 #define COUNT(name, merged) counter name;
 #include "graph_counts.def"
@@ -177,8 +180,7 @@ static inline void graph_counters_copy(struct graph_counters *to, const struct g
 #undef COUNT
 }
 
-/* For a counter that several threads raise, or lower, without a lock. Relaxed: it orders nothing.
- */
+/* These change a counter that several threads write without a lock. Relaxed: they order nothing. */
 static inline void counter_add_shared(counter *c, uint64_t value)
 {
     atomic_fetch_add_explicit(c, value, memory_order_relaxed);
@@ -197,7 +199,7 @@ static inline void counter_raise_shared(counter *c, uint64_t value)
         continue;
 }
 
-/* The least of all values, and never 0, which means that there was none. */
+/* Keeps the least of all values. 0 means that there was none, so a value of 0 counts as 1. */
 static inline void counter_lower_shared(counter *c, uint64_t value)
 {
     uint64_t before = counter_get(c);
@@ -208,8 +210,8 @@ static inline void counter_lower_shared(counter *c, uint64_t value)
         continue;
 }
 
-/* A fence between relaxed counters. The thread sanitizer knows no fences; where there is nothing
- * but atomics it would find nothing either. */
+/* A fence between relaxed counters. The thread sanitizer does not know fences, and reports nothing
+ * among atomics in any case. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define COUNTER_FENCES_LEFT_OUT 1
@@ -224,8 +226,8 @@ static inline void counter_fence(memory_order order)
 #endif
 }
 
-/* An allocation that the driver was asked for. Several threads may miss at once: these are changed
- * without the lock. Relaxed, like every counter. */
+/* Counts a driver call for an allocation. Several threads may miss at once, so these change without
+ * the lock. Relaxed, like every counter. */
 static inline void bucket_count_call(struct bucket_counters *c, uint64_t nanoseconds, bool met)
 {
     atomic_fetch_add_explicit(&c->allocation_nanoseconds, nanoseconds, memory_order_relaxed);
@@ -234,7 +236,7 @@ static inline void bucket_count_call(struct bucket_counters *c, uint64_t nanosec
         counter_lower_shared(&c->allocation_least, nanoseconds);
 }
 
-/* A block that was given back to the driver. */
+/* Counts a block that was released to the driver. */
 static inline void bucket_count_return(struct bucket_counters *c, enum eviction reason,
                                        uint64_t nanoseconds)
 {
@@ -244,27 +246,29 @@ static inline void bucket_count_return(struct bucket_counters *c, enum eviction 
     counter_lower_shared(&c->return_least, nanoseconds);
 }
 
-/* A live block that is no longer the pool's business, without a driver call of the pool's. */
+/* Counts a live block that leaves the pool without a driver call by the pool. */
 static inline void bucket_count_lost(struct bucket_counters *c)
 {
     counter_add(&c->evictions[EVICTION_CONTEXT], 1);
     counter_add(&c->frees, 1);
 }
 
-/* Without a lock, too. Relaxed, like every counter. */
+/* Counts the time that an allocation or a free waited. Needs no lock. Relaxed, like every
+ * counter. */
 static inline void bucket_count_wait(struct bucket_counters *c, uint64_t nanoseconds)
 {
     atomic_fetch_add_explicit(&c->wait_nanoseconds, nanoseconds, memory_order_relaxed);
 }
 
-/* The most that the program held at a time in one context of the heap, as it asked for it. */
+/* The most bytes, as requested, that the program held at one time in one context of the heap. */
 static inline uint64_t heap_counters_peak(const struct heap_counters *c)
 {
     uint64_t peak = counter_get(&c->peak_requested), earlier = counter_get(&c->earlier_peak);
     return peak > earlier ? peak : earlier;
 }
 
-/* Free blocks in a bin. Of counters that their writer may be changing: less than none is none. */
+/* Free blocks in a bin. The writer may be changing the counters meanwhile; a negative result is
+ * taken as 0. */
 static inline uint64_t bin_free_blocks(const struct bin_counters *c)
 {
     uint64_t hits = counter_get(&c->hits);
@@ -272,15 +276,15 @@ static inline uint64_t bin_free_blocks(const struct bin_counters *c)
     return (int64_t)blocks < 0 ? 0 : blocks;
 }
 
-/* How many of so many are pending. */
+/* How many of the bin's free blocks, passed as blocks, are pending. */
 static inline uint64_t bin_pending_blocks(const struct bin_counters *c, uint64_t blocks)
 {
     uint64_t pending = counter_get(&c->frees) - counter_get(&c->settled);
     return (int64_t)pending < 0 ? 0 : pending < blocks ? pending : blocks;
 }
 
-/* Bytes that went from one process to another at this time: to be called with the three counters
- * of what was given, got or left. Relaxed, like every counter. */
+/* Counts bytes that one process released for another at the time now. Takes the three counters of
+ * given, got or left. Relaxed, like every counter. */
 static inline void neighbours_count(counter *bytes, counter *times, counter *at, uint64_t count,
                                     uint64_t now)
 {
@@ -305,14 +309,14 @@ static inline void neighbours_count_left(struct neighbour_counters *c, uint64_t 
     neighbours_count(&c->left_bytes, &c->left_times, &c->left_at, bytes, now);
 }
 
-/* A demand that has come to its end, of which so many processes said nothing. */
+/* Counts a demand that has ended, and the processes that did not answer it. */
 static inline void neighbours_count_asked(struct neighbour_counters *c, uint64_t silent)
 {
     atomic_fetch_add_explicit(&c->silent_times, silent, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->asked_times, 1, memory_order_relaxed);
 }
 
-/* What counts an allocation that was no hit, by its outcome. */
+/* The counter for an allocation that was no hit, by its outcome. */
 static inline counter *bucket_outcome(struct bucket_counters *c, bool met, bool out_of_memory)
 {
     return met ? &c->misses : &c->failures[out_of_memory ? FAILURE_MEMORY : FAILURE_OTHER];

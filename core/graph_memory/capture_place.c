@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* A driver has one of the two, or both. */
+/* A driver has one of the two functions, or both. */
 static CUresult ask(const struct driver *driver, CUstream stream, struct capture_place *place,
                     const CUgraphNode **nodes, const CUgraphEdgeData **edges)
 {
@@ -26,8 +26,8 @@ bool capture_place_ask(const struct driver *driver, CUstream stream, struct capt
     *place = (struct capture_place){.graph = NULL};
     if (!driver->cuStreamGetCaptureInfo_v2 && !driver->cuStreamGetCaptureInfo_v3)
         return false;
-    /* Where an edge has data, what comes next may begin before the node has ended: the driver says
-     * so by refusing to tell without the data. */
+    /* If an edge has data, the next work may begin before the node has completed. The driver then
+     * refuses to answer without the edge data, so the place is not known. */
     place->is_known = ask(driver, stream, place, &nodes, NULL) == CUDA_SUCCESS;
     if (!place->is_known && (!driver->cuStreamGetCaptureInfo_v3 ||
                              ask(driver, stream, place, &nodes, &edges) != CUDA_SUCCESS))
@@ -53,8 +53,9 @@ static void add(struct capture_past *past, const CUgraphNode *nodes, size_t coun
             past->nodes[past->count++] = nodes[i];
 }
 
-/* Adds what the next of the nodes comes after. False where there is no next one. Nodes that may
- * begin before those that they come after have ended are refused by the driver, and not passed. */
+/* Adds the predecessors of the next node. False if there is no next node. Where a node may begin
+ * before its predecessors have completed, the driver refuses to name them, and the search goes no
+ * further. */
 static bool look_further(struct capture_past *past)
 {
     const struct driver *driver = past->driver;

@@ -54,7 +54,8 @@ static void take_out(struct graph_blocks *blocks, struct graph_block *block)
     graph_pool_leave(block);
 }
 
-/* Of an earlier life of the address: it was freed past the pool, and given out anew. */
+/* Whether the record is of an earlier life of the address: the block was freed past the pool, and
+ * the address was handed out again. */
 static bool is_of_earlier_life(const struct graph_block *found, struct block *block)
 {
     return found->parked || found->block != block || !block_is_owned(block);
@@ -77,7 +78,8 @@ struct graph_block *graph_blocks_add(struct graph_memory *memory, CUdeviceptr ad
     made->address = address;
     made->block = block;
     made->bytes = block_bytes(block);
-    /* It has owners already whom there was no memory to note, and nobody says when they go. */
+    /* The block already has owners that memory was too short to record. Nobody tells when they end,
+     * so this link is never removed. */
     if (block_is_owned(block))
         made->links = 1;
     struct graph_block **place = &blocks->places[place_of(blocks, address)];
@@ -140,7 +142,7 @@ void graph_block_forget(struct graph_memory *memory, struct graph_block *block)
 {
     take_out(&memory->blocks, block);
     count_no_longer_kept(memory, block);
-    /* Else it goes with the last link to it. */
+    /* Otherwise the record is freed with the last link to it. */
     if (block->links == 0)
         free(block);
 }
@@ -156,7 +158,7 @@ void graph_blocks_forget_context(struct graph_memory *memory, struct context *co
         }
 }
 
-/* ---- lives, to the program ---- */
+/* ---- lives, as the program sees them ---- */
 
 uint64_t graph_block_launches(const struct graph_memory *memory, const struct graph_block *block)
 {
@@ -210,9 +212,10 @@ bool graph_blocks_are_live_again(struct graph_memory *memory, CUdeviceptr addres
     return live;
 }
 
-/* What a captured stream has allocated comes to life as its graph is launched, to the program. Not
- * freed by the capture, it is nobody's where that was not launched, as after a capture that has
- * failed: it counts as freed by that. Another graph that shares the pool may keep it. */
+/* To the program, an allocation of a captured stream comes to life when its graph is launched. If
+ * the capture has not freed it and the graph was never launched, it is nobody's; so it is after a
+ * capture that has failed. It then counts as freed by its capture. Another graph that shares the
+ * pool may keep it. */
 static void end_unlaunched_life(struct graph_memory *memory, const struct graph_owner *owner,
                                 struct graph_block *block)
 {
@@ -225,7 +228,8 @@ static void end_unlaunched_life(struct graph_memory *memory, const struct graph_
     block->freer = block->maker;
 }
 
-/* Of the last owner: the block is the program's still where a launch came after the free. */
+/* Called when the last owner ends: the block is the program's again if a launch came after its
+ * free. */
 static void keep_launched_life(struct graph_memory *memory, struct graph_block *block)
 {
     if (!block->forgotten && graph_block_is_live_again(memory, block) &&
@@ -233,7 +237,7 @@ static void keep_launched_life(struct graph_memory *memory, struct graph_block *
         graph_block_unparked(memory, block);
 }
 
-/* Nobody owns it any more. The bytes that became pending by that. */
+/* Ends the record of a block that nobody owns any more. Returns the bytes that became pending. */
 static uint64_t let_go(struct pool *pool, struct graph_memory *memory, struct graph_block *block)
 {
     uint64_t unparked = 0;
@@ -248,7 +252,7 @@ static uint64_t let_go(struct pool *pool, struct graph_memory *memory, struct gr
     return unparked;
 }
 
-/* One link to it less. */
+/* Removes one link to the block. Returns the bytes that became pending. */
 static uint64_t unlink_block(struct pool *pool, struct graph_owner *owner,
                              struct graph_block *block)
 {

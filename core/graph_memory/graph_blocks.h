@@ -1,63 +1,70 @@
 /*
  * Which graphs own which blocks.
  *
- * An owner stands for the graph of one capture, with its clones and executables, and has a link to
- * each block of its own; a block counts the links that lead to it. When the last one goes, so does
- * the record: a block that the program has freed by then becomes pending, another one is the
- * program's alone from then on.
+ * An owner stands for the graph of one capture, with its clones and executables. It has a link to
+ * each block that it owns, and a block counts the links to it. When a block loses its last link,
+ * its record is freed. If the program has freed the block by then, the block becomes pending.
+ * Otherwise the block belongs to the program alone from then on.
  *
- *   block->links = links to it in the lists of all owners (and those that there was no memory for,
- *                  which never go: such a block stays until its context ends). An owned block that
- *                  has no record has such links, too: one stands for them in a record made later
+ *   block->links = links to the block in the lists of all owners
+ *                  + links for which memory was short
  *
- * Everything is guarded by the lock of struct graph_memory, which every function is called with.
+ * A link for which memory was short is never removed: its block stays until its context ends. An
+ * owned block without a record has such links as well. They count as one in a record made later.
+ *
+ * Locking: the lock of struct graph_memory guards everything here. Every function is called with
+ * it, unless it says otherwise.
  */
 #ifndef CUDAPOOL_CORE_GRAPH_BLOCKS_H
 #define CUDAPOOL_CORE_GRAPH_BLOCKS_H
 
 #include "graph_state.h"
 
-/* NULL where there is none. */
+/* NULL: there is no record for this address. */
 struct graph_block *graph_blocks_find(const struct graph_blocks *blocks, CUdeviceptr address);
 
-/* The record of this address, made where there is none of this life of the block; NULL where memory
- * is short. */
+/* The record of this address. It is made if there is none for the block's present life. NULL where
+ * memory is short. */
 struct graph_block *graph_blocks_add(struct graph_memory *memory, CUdeviceptr address,
                                      struct block *block);
 
-/* The owner owns the block from now on. */
+/* Makes the owner one of the block's owners. */
 void graph_block_link(struct graph_block *block, struct graph_owner *owner);
 
-/* The program has freed it, and it is parked. */
+/* Notes that the program has freed the block and that the heap has parked it. */
 void graph_block_parked(struct graph_memory *memory, struct graph_block *block);
 
-/* A captured stream has it again. */
+/* Notes that the block is live again. */
 void graph_block_unparked(struct graph_memory *memory, struct graph_block *block);
 
-/* The address stands for nothing of this any more. */
+/* Forgets the record: the address no longer stands for this block. For forget_context: of all
+ * blocks of the context. */
 void graph_block_forget(struct graph_memory *memory, struct graph_block *block);
 void graph_blocks_forget_context(struct graph_memory *memory, struct context *context);
 
-/* The graphs of this owner are gone, which is freed. The bytes that became pending by that. */
+/* Ends all links of an owner whose graphs are gone, and frees the owner. Returns the bytes that
+ * became pending by that. */
 uint64_t graph_owner_finish(struct pool *pool, struct graph_owner *owner);
 
-/* Its capture, which goes on, will leave no graph: it owns nothing any more, but for what captured
- * streams have allocated, which stays until the capture ends. */
+/* For an owner whose capture is under way but will leave no graph: ends its links. Links to blocks
+ * that captured streams have allocated stay until the capture ends. Returns the bytes that became
+ * pending by that. */
 uint64_t graph_owner_spoil(struct pool *pool, struct graph_owner *owner);
 
-/* ---- lives, to the program, of blocks that captured streams have allocated ---- */
+/* ---- lives, as the program sees them, of blocks that captured streams have allocated ---- */
 
-/* Of graphs that are nobody's in particular, so far. */
+/* Launches so far of executables without a known owner. */
 static inline uint64_t graph_launches(const struct graph_memory *memory)
 {
     return atomic_load_explicit(&memory->launches, memory_order_relaxed);
 }
 
-/* A number that differs once the block may have come to life by a launch: of its maker's graph, or
- * of one that may be a copy of that. */
+/* A number that changes when a launch may have brought the block to life: a launch of its maker's
+ * graph, or of a graph that may be a copy of it. */
 uint64_t graph_block_launches(const struct graph_memory *memory, const struct graph_block *block);
 
-/* The owner's capture has allocated the block, which it owns. */
+/* Notes that the owner's capture has allocated the block. The owner already has a link to it,
+ * unless memory was short. */
 void graph_block_made(struct graph_block *block, struct graph_owner *owner);
 
 static inline bool graph_block_was_freed_by_its_capture(const struct graph_block *block)
@@ -65,20 +72,23 @@ static inline bool graph_block_was_freed_by_its_capture(const struct graph_block
     return block->freer != 0 && block->freer == block->maker;
 }
 
-/* Whether the parked block is the program's to use, since its graph was launched. */
+/* Whether the parked block is live to the program, because its graph was launched after the free.
+ */
 bool graph_block_is_live_again(const struct graph_memory *memory, const struct graph_block *block);
 
-/* The program frees the parked block in no graph: CUDA_ERROR_INVALID_VALUE where it is not live. */
+/* The program frees the parked block outside of captures. CUDA_ERROR_INVALID_VALUE if it is not
+ * live. */
 CUresult graph_block_free_again(struct graph_memory *memory, struct graph_block *block);
 
-/* The same of an address, with no lock held; false where there is no such parked block. */
+/* graph_block_free_again and graph_block_is_live_again for an address. The lock is not held.
+ * graph_blocks_free_again: false if there is no such parked block. */
 bool graph_blocks_free_again(struct graph_memory *memory, CUdeviceptr address, CUresult *result);
 bool graph_blocks_are_live_again(struct graph_memory *memory, CUdeviceptr address);
 
-/* ---- */
+/* ---- checks ---- */
 
-/* Looks at each block of the owner whether it is where nobody can get it from; counts those that
- * are not. */
+/* Checks that the heap would hand out none of the owner's blocks, and counts those that it would.
+ */
 void graph_blocks_check(struct graph_owner *owner);
 
 #endif

@@ -14,7 +14,7 @@ void graph_held_add(struct graph_owner *owner, struct graph_held *held)
     atomic_fetch_add_explicit(&owner->memory->held, 1, memory_order_relaxed);
 }
 
-/* Behind those that are there: one that cannot go back keeps no other waiting. */
+/* Appends to the list, so that memory which cannot be returned yet does not delay the rest. */
 static void put_among_released(struct graph_memory *memory, struct graph_held *held)
 {
     lock_must_be_held(&memory->lock);
@@ -37,7 +37,7 @@ void graph_held_release(struct graph_memory *memory, struct graph_owner *owner)
     owner->held = NULL;
 }
 
-/* NULL: there is none. The caller has it then. */
+/* Takes the first entry of the list for the caller. NULL: the list is empty. */
 static struct graph_held *take(struct graph_memory *memory)
 {
     lock_take(&memory->lock, LOCK_GRAPHS);
@@ -55,7 +55,8 @@ static void put_back(struct graph_memory *memory, struct graph_held *held)
     lock_give(&memory->lock);
 }
 
-/* Where a call that gives it back would be minded, a later one does. */
+/* Whether memory may be returned now. Captures forbid the driver calls that this takes, and so does
+ * the driver inside its own calls and in host functions. A later call then returns the memory. */
 static bool may_give_back(const struct pool *pool)
 {
     return !program_captures(&pool->captures) && !is_inside_driver() && !is_in_host_function(pool);

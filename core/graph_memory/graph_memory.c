@@ -9,7 +9,7 @@
 #include "core/driver/calls.h"
 #include "graph_blocks.h"
 
-/* One of so many frees beside captures asks whether a capture is spoilt. */
+/* One of so many frees beside captures checks whether a capture was invalidated. */
 #define PARKED_PER_LOOK 64u
 
 bool graph_memory_serves(struct pool *pool)
@@ -18,9 +18,9 @@ bool graph_memory_serves(struct pool *pool)
            captures_are_all_owned(&pool->captures);
 }
 
-/* All captures under way own the block, but for those that will leave no graph. Where there is no
- * memory to say so, nobody says when they do no longer: it stays marked, and parked when it is
- * freed, until its context ends. */
+/* Makes all captures under way own the block, except those that will leave no graph. If memory was
+ * short for the record, nobody tells when these owners end. The block then stays marked, and is
+ * parked when it is freed, until its context ends. */
 static void link_all(struct graph_memory *memory, struct graph_block *block)
 {
     lock_must_be_held(&memory->lock);
@@ -55,21 +55,22 @@ CUresult graph_memory_allocate(struct pool *pool, struct context *context, CUdev
     return result;
 }
 
-/* After an error that stays in a context the driver answers there, and no graph of it is any use.
- */
+/* After an error that stays in a context the driver answers there, and no graph of the context is
+ * of any use. */
 static bool is_usable(struct block *block)
 {
     return context_is_usable(context_of_heap(block->heap));
 }
 
-/* Whether graphs own the block, or are about to. What they own stays theirs wherever the pool has
- * stepped aside: they may be launched all the same, and parking asks the driver for nothing. */
+/* Whether graphs own the block, or are about to. A block that graphs own stays theirs even in a
+ * context that the pool no longer serves. The graphs may still be launched, and parking makes no
+ * driver call. */
 static bool is_of_graphs(struct pool *pool, struct block *block)
 {
     return block_is_owned(block) || (graph_memory_serves(pool) && is_usable(block));
 }
 
-/* Parks the block for its owners, those of captures under way included. */
+/* Parks the block for its owners, which include the captures under way. */
 static CUresult park(struct graph_memory *memory, struct block *block, CUdeviceptr address)
 {
     lock_must_be_held(&memory->lock);
@@ -90,7 +91,8 @@ static CUresult park(struct graph_memory *memory, struct block *block, CUdevicep
     return CUDA_SUCCESS;
 }
 
-/* A thread that only stands by makes graphs keep what they may have no use for. */
+/* Counts bytes freed by a thread that has begun none of the captures under way: graphs may keep
+ * them without needing them. */
 static void count_bystander(struct pool *pool, struct graph_memory *memory, uint64_t bytes)
 {
     const struct graph_owner *owner = memory->under_way;
@@ -113,7 +115,7 @@ bool graph_memory_free_owned(struct pool *pool, struct block *block, CUdeviceptr
     if (!is_of_graphs(pool, block))
         return false;
     lock_take(&memory->lock, LOCK_GRAPHS);
-    /* The last capture may have ended since, or the last owner gone. */
+    /* The last capture may have ended since the check above, or the last owner. */
     bool ours =
         block_is_owned(block) || (graph_owner_at_work(memory->under_way) && is_usable(block));
     uint64_t bytes = block_bytes(block);
@@ -176,7 +178,8 @@ static bool starts(struct pool *pool)
     return true;
 }
 
-/* Captures may have begun before the first device was known. */
+/* Moves the counters to the figures, since captures may have begun before the first device was
+ * known. */
 static bool made_device(struct pool *pool, struct device *device)
 {
     struct graph_memory *memory = graph_memory_of(pool);
@@ -211,8 +214,9 @@ static bool keeps_anything(struct graph_memory *memory)
     return kept || atomic_load_explicit(&memory->held, memory_order_relaxed);
 }
 
-/* So long a thread of the driver's may take to run the destructor once the program has destroyed an
- * executable that the driver alone knows to keep an owner: nanoseconds. */
+/* Nanoseconds that a thread of the driver's may take to run the destructor after the program has
+ * destroyed an executable. This is about executables of which only the driver knows that they keep
+ * an owner. */
 #define DESTRUCTOR_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 
 static void await_destructors(struct graph_memory *memory)
@@ -224,7 +228,7 @@ static void await_destructors(struct graph_memory *memory)
         patient_nap(started);
 }
 
-/* Whoever is out of memory asks. */
+/* Called for a thread that is out of memory. */
 static void ask(struct pool *pool, struct device *device)
 {
     (void)device;
@@ -235,7 +239,7 @@ static void ask(struct pool *pool, struct device *device)
     graph_memory_take_up(pool);
 }
 
-/* What it keeps is in use, and what it keeps no more is the heaps'. */
+/* Memory that graphs keep is in use, and memory that they no longer keep belongs to the heaps. */
 static uint64_t give_back(struct pool *pool, struct device *device, uint64_t bytes)
 {
     (void)pool, (void)device, (void)bytes;
@@ -249,8 +253,8 @@ static uint64_t release_idle(struct pool *pool, struct device *device, uint64_t 
     return UINT64_MAX;
 }
 
-/* What graphs keep becomes free when the last of them goes, which happens inside the driver and
- * passes no slow path: as long as there may be such memory somebody has to look. */
+/* What graphs keep becomes free when the last of them is destroyed. That happens inside the driver
+ * and reaches no slow path, so the housekeeper must stay while there may be such memory. */
 static bool watch(struct pool *pool)
 {
     struct graph_memory *memory = graph_memory_of(pool);

@@ -14,7 +14,7 @@
 #include "graph_memory.h"
 #include "graph_pools.h"
 
-/* So many free blocks are looked at for one that may be had. */
+/* How many free blocks are considered for one allocation. */
 #define CANDIDATES 8u
 
 static struct graph_owner *owner_of(const struct graph_memory *memory,
@@ -29,8 +29,8 @@ static struct graph_owner *owner_of(const struct graph_memory *memory,
 
 /* ---- who is served ---- */
 
-/* Nodes take from the device's current memory pool. What a program wants of a pool of its own, the
- * driver knows. */
+/* Memory nodes allocate from the device's current memory pool. Only the default memory pool is
+ * served here: what a program expects of a memory pool of its own is known to the driver alone. */
 static bool is_of_default_pool(const struct driver *driver, CUdevice device,
                                const CUmemoryPool *named)
 {
@@ -44,8 +44,8 @@ static bool is_of_default_pool(const struct driver *driver, CUdevice device,
            (driver->cuDeviceGetMemPool(&current, device) == CUDA_SUCCESS && current == standard);
 }
 
-/* The context that is current, where the stream is one of its. Another one's is left to the driver,
- * and so is a green context's. */
+/* The current context, if the stream belongs to it. NULL: the driver answers, as for streams of
+ * other contexts and of green contexts. */
 static struct context *context_of(struct pool *pool, CUstream stream)
 {
     bool green = false;
@@ -59,7 +59,7 @@ static struct context *context_of(struct pool *pool, CUstream stream)
     return context;
 }
 
-/* NULL: the driver is to answer. */
+/* The context to allocate in. NULL: the driver answers. */
 static struct context *served_context(struct pool *pool, const CUmemoryPool *memory_pool,
                                       CUstream stream, struct capture_place *place)
 {
@@ -76,18 +76,19 @@ static struct context *served_context(struct pool *pool, const CUmemoryPool *mem
     return owned ? context : NULL;
 }
 
-/* ---- blocks that were given back ---- */
+/* ---- blocks that captured streams have freed ---- */
 
 struct candidate {
     CUdeviceptr address;
     uint64_t free_number;
-    bool same_graph; /* that it was freed in, and is to be used in */
+    bool same_graph; /* it was freed in the graph in which it is to be used */
     struct capture_place freed_at;
 };
 
-/* Whether the owner's capture goes on in the graph in which the block was freed. Several may make
- * one graph (cuStreamBeginCaptureToGraph); and what was freed before this one began, in a graph
- * with its graph's handle, was freed in that only if it had nodes then. */
+/* Whether the block was freed in the graph that the owner's capture makes. Several captures may
+ * make one graph (cuStreamBeginCaptureToGraph). For a block freed before this capture began, an
+ * equal handle may be that of an earlier graph. It is the same graph only if it had nodes when this
+ * capture began. */
 static bool is_of_same_graph(const struct graph_block *block, const struct graph_owner *owner,
                              const struct capture_place *place)
 {
@@ -96,8 +97,8 @@ static bool is_of_same_graph(const struct graph_block *block, const struct graph
             (owner->had_nodes || block->free_number > owner->frees));
 }
 
-/* Those in the pool of this capture that fit, the ones freed last first: the graph's order leads
- * back to these soonest. */
+/* The blocks in the pool of this capture that fit, last freed first: the search back through the
+ * graph reaches their frees soonest. */
 static unsigned find_candidates(struct graph_memory *memory, const struct context *context,
                                 const struct capture_place *place, size_t bytes,
                                 struct candidate *found)
@@ -115,14 +116,14 @@ static unsigned find_candidates(struct graph_memory *memory, const struct contex
     return count;
 }
 
-/* Whether the next use comes after all those before the free. Graphs whose captures share a pool
- * never run at the same time. */
+/* Whether the next use is ordered after all work before the free. For a block of another graph it
+ * always is: graphs whose captures share a pool never run at the same time. */
 static bool is_behind(struct capture_past *past, const struct candidate *candidate)
 {
     return !candidate->same_graph || capture_past_includes(past, &candidate->freed_at);
 }
 
-/* False where another thread was faster. */
+/* Takes the candidate for the capture. False if another thread was faster. */
 static bool take(struct graph_memory *memory, const struct candidate *candidate,
                  const struct capture_place *place, size_t bytes)
 {
@@ -142,7 +143,7 @@ static bool take(struct graph_memory *memory, const struct candidate *candidate,
     return taken;
 }
 
-/* 0: there is none. */
+/* The address of a freed block that the capture takes again; 0: there is none. */
 static CUdeviceptr take_freed(struct pool *pool, const struct context *context,
                               const struct capture_place *place, size_t bytes)
 {
@@ -162,8 +163,9 @@ static CUdeviceptr take_freed(struct pool *pool, const struct context *context,
 
 /* ---- new blocks ---- */
 
-/* False where there is no memory to note it: then it is nobody's, until its context ends. A free of
- * a block that nothing is known of would be the driver's, and a part of the graph. */
+/* Makes the owner own the block. False if memory is short for the record: the block is then parked
+ * until its context ends. Left to the program, its free would be the driver's, and a part of the
+ * graph. */
 static bool own(struct graph_memory *memory, struct graph_owner *owner, CUdeviceptr address,
                 struct block *block)
 {
@@ -190,7 +192,7 @@ static CUresult allocate_anew(struct pool *pool, struct context *context,
         return result;
     struct block *block = block_table_find(&pool->blocks, *address);
     lock_take(&memory->lock, LOCK_GRAPHS);
-    /* Where another thread has ended the capture, the block is the program's like any other. */
+    /* If another thread has ended the capture, the block is the program's like any other. */
     struct graph_owner *owner = owner_of(memory, place);
     if (block && owner && !own(memory, owner, *address, block))
         result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -207,7 +209,7 @@ bool graph_nodes_allocate_captured(struct pool *pool, CUdeviceptr *address, size
         return false;
     graph_memory_take_up(pool);
     struct capture_place place;
-    /* Captures mind some of what is asked of the driver. */
+    /* Captures forbid some of the calls below outside relaxed mode. */
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     struct context *context = served_context(pool, memory_pool, stream, &place);
     CUdeviceptr freed = context ? take_freed(pool, context, &place, bytes) : 0;
@@ -228,8 +230,9 @@ bool graph_nodes_allocate_captured(struct pool *pool, CUdeviceptr *address, size
 
 /* ---- frees ---- */
 
-/* Each capture may free what another one has allocated, for its own graph frees it once a launch.
- * Its own it frees once. */
+/* A capture may free a block of another capture that is already freed, since its graph frees the
+ * block once per launch. It may do so once. A block that was freed by the capture that allocated it
+ * cannot be freed again. */
 static CUresult free_captured(struct graph_memory *memory, struct graph_owner *owner,
                               struct graph_block *block, const struct capture_place *place)
 {
@@ -256,7 +259,8 @@ bool graph_nodes_free_on_stream(struct pool *pool, struct block *block, CUdevice
     struct graph_memory *memory = graph_memory_of(pool);
     struct capture_place place;
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    /* Also beside captures without owners: its own has one, or the driver answers. */
+    /* The stream is asked even beside captures without owners: its own capture has one, or the
+     * driver answers. */
     bool captured =
         captures_are_going_on(&pool->captures) && capture_place_ask(pool->driver, stream, &place);
     relaxed_mode_end(pool->driver, mode);
@@ -274,7 +278,7 @@ bool graph_nodes_free_on_stream(struct pool *pool, struct block *block, CUdevice
     return ours;
 }
 
-/* ---- stream-ordered memory of before ---- */
+/* ---- stream-ordered memory from before the capture ---- */
 
 bool graph_nodes_hold_captured(struct pool *pool, const struct graph_held *what, CUstream stream)
 {

@@ -1,17 +1,19 @@
 /*
- * Stream-ordered memory of captured streams, in place of memory nodes: `captures.memory_nodes` is
- * "pool".
+ * Serves stream-ordered allocations on captured streams from pools of blocks, in place of memory
+ * nodes of the graph. The setting `captures.memory_nodes` = "pool" enables this.
  *
- * cuMemAllocAsync on a captured stream makes a node of the graph, which allocates whenever the
- * graph is launched. Here it gets a block at once: one that the same capture has given back where
- * the graph puts the new use behind the old one (capture_place.h), else a new one of the driver's.
- * The block is the graph's like everything that captures allocate, so that its address stays. What
- * is freed on a captured stream goes back to the pool of the capture that allocated it
- * (graph_pools.h), or is parked, if that is over.
+ * Without the setting, cuMemAllocAsync on a captured stream makes a node of the graph, which
+ * allocates whenever the graph is launched. With the setting, the call gets a block at once. The
+ * block is a free one of the capture's pool, if its new use is ordered after its old one
+ * (capture_place.h). Otherwise it is a new block of the driver's. The graph owns the block, so its
+ * memory stays at this address until the graph is gone. When a capture frees a block that it has
+ * allocated, the block is free in the capture's pool (graph_pools.h). A block freed in any other
+ * way is not reused until the graphs that own it are gone.
  *
- * To the program an allocation that its capture has not freed comes to life whenever the graph is
- * launched, and may be freed each time. Here it lives on, and after a launch its free is no second
- * one. Which graph was launched counts where that is known (graph_objects.h).
+ * Without the setting, each launch of the graph allocates again what its capture does not free. So
+ * the program may free such memory once after each launch. Here the block stays allocated between
+ * launches, and the pool accepts another free after another launch. If the pool knows the graph of
+ * a launched executable, the launch counts for the blocks of that graph only (graph_objects.h).
  */
 #ifndef CUDAPOOL_CORE_GRAPH_NODES_H
 #define CUDAPOOL_CORE_GRAPH_NODES_H
@@ -25,7 +27,8 @@ static inline bool graph_nodes_are_served(const struct pool *pool)
     return memory && memory->serves_nodes;
 }
 
-/* cuMemAllocAsync, or of a memory pool that is named, where it is answered here. No lock held. */
+/* Answers cuMemAllocAsync on a captured stream, or cuMemAllocFromPoolAsync if memory_pool is given.
+ * Returns false if the driver must answer. The caller holds no lock. */
 bool graph_nodes_allocate_captured(struct pool *pool, CUdeviceptr *address, size_t bytes,
                                    const CUmemoryPool *memory_pool, CUstream stream,
                                    CUresult *result);
@@ -38,7 +41,8 @@ static inline bool graph_nodes_allocate(struct pool *pool, CUdeviceptr *address,
            graph_nodes_allocate_captured(pool, address, bytes, memory_pool, stream, result);
 }
 
-/* cuMemFreeAsync of a block, where it is answered here. No lock held. */
+/* Answers cuMemFreeAsync of a block that a captured stream has allocated. Returns false if the
+ * caller must free the block in another way. The caller holds no lock. */
 bool graph_nodes_free_on_stream(struct pool *pool, struct block *block, CUdeviceptr address,
                                 CUstream stream, CUresult *result);
 
@@ -49,9 +53,10 @@ static inline bool graph_nodes_free(struct pool *pool, struct block *block, CUde
            graph_nodes_free_on_stream(pool, block, address, stream, result);
 }
 
-/* cuMemFreeAsync, on a captured stream, of stream-ordered memory of before, which the caller has
- * claimed: whether the graph keeps it (graph_held.h). The driver has no node for that. No lock
- * held. */
+/* Answers cuMemFreeAsync on a captured stream, of stream-ordered memory that was allocated before
+ * the capture. The driver has no graph node for such a free. The caller has claimed the memory.
+ * Returns true if the owner of the capture's graph now holds it (graph_held.h). The caller holds no
+ * lock. */
 bool graph_nodes_hold_captured(struct pool *pool, const struct graph_held *what, CUstream stream);
 
 static inline bool graph_nodes_hold(struct pool *pool, const struct graph_held *what,
@@ -60,15 +65,16 @@ static inline bool graph_nodes_hold(struct pool *pool, const struct graph_held *
     return graph_nodes_are_served(pool) && graph_nodes_hold_captured(pool, what, stream);
 }
 
-/* An executable is about to be launched. */
+/* Counts a launch of the executable. Called before the launch. */
 static inline void graph_nodes_note_launch(struct pool *pool, CUgraphExec executable)
 {
     if (graph_nodes_are_served(pool))
         graph_executable_launched(pool, executable);
 }
 
-/* A kernel is launched that may begin before those before it have ended: from now on no block is
- * handed out twice in a capture, since who uses it next might be such a kernel. */
+/* Called before a kernel is launched that may start before earlier work on its stream has
+ * completed. From then on no capture reuses a block: such a kernel might use the block before its
+ * last user has finished. */
 static inline void graph_nodes_note_early_launch(struct pool *pool)
 {
     if (graph_nodes_are_served(pool))

@@ -8,12 +8,13 @@
 #include "core/driver/calls.h"
 #include "graph_state.h"
 
-/* A reference of the pool's to an object, for a graph or an executable. */
+/* A reference of the pool's to a user object, for a graph or an executable. */
 struct kept_object {
     const void *of;
     CUuserObject object;
-    struct graph_owner *owner; /* of a graph: the object's. Of an executable: whose launches its
-                                  are, or NULL. There as long as the object is */
+    struct graph_owner *owner; /* for a graph: the object's owner. For an executable: the owner for
+                                  which its launches count, or NULL. It exists as long as the
+                                  object */
 };
 
 static const struct kept_object nothing;
@@ -37,7 +38,7 @@ static struct kept_object find(struct graph_memory *memory, void *const *tree, c
     return kept;
 }
 
-/* The reference is the caller's from now on. */
+/* Removes the entry. Its reference is the caller's from now on. */
 static struct kept_object take_out(struct graph_memory *memory, void **tree, const void *of)
 {
     const struct kept_object key = {.of = of};
@@ -52,8 +53,8 @@ static struct kept_object take_out(struct graph_memory *memory, void **tree, con
     return was;
 }
 
-/* The reference is the caller's no more: where there is no memory to note it, nobody gives it up.
- */
+/* Adds an entry, which takes over the caller's reference. If memory is short for the entry, the
+ * reference is never released. */
 static void put_in(struct graph_memory *memory, void **tree, struct kept_object what)
 {
     struct kept_object *kept = malloc(sizeof *kept), **place = NULL;
@@ -92,7 +93,7 @@ static bool retain(const struct driver *driver, CUuserObject object)
     return retained;
 }
 
-/* The destructor may run in here. */
+/* Releases a reference. The destructor may run inside this call. */
 static void release(const struct driver *driver, CUuserObject object)
 {
     if (!object)
@@ -126,8 +127,8 @@ void graph_objects_share(struct pool *pool, CUgraph graph)
 
 /* ---- executables ---- */
 
-/* Whether a launch may bring to life what other graphs have allocated: child graphs, bodies of
- * conditional nodes. Nodes of kinds that are not known here may hold graphs. */
+/* Whether a launch may bring blocks to life that other graphs have allocated: child graphs, bodies
+ * of conditional nodes. Nodes of unknown types may hold graphs. */
 static bool holds_graphs(const struct driver *driver, CUgraph graph)
 {
     size_t count = 0;
@@ -181,8 +182,8 @@ void graph_making_end(struct pool *pool, const struct graph_making *making, CUgr
     struct graph_memory *memory = graph_memory_of(pool);
     if (!memory)
         return;
-    /* Copies of the graph lack it from now on: the reference that the pool has for the graph stays
-     * for good. */
+    /* Copies of the graph lack the object from now on. So the pool's reference for the graph is
+     * never released. */
     if (making->is_off && !put_back(pool->driver, making))
         take_out(memory, &memory->known_graphs, making->graph);
     CUuserObject unneeded = making->object;

@@ -23,8 +23,9 @@ static void put_among_gone(struct graph_owner *owner)
                                                   memory_order_release, memory_order_relaxed));
 }
 
-/* The graph, its clones and its executables are gone. Any thread, inside the driver, perhaps with
- * locks of the driver's and the fence lock held: no call of CUDA's and no lock. */
+/* The destructor: the graph, its clones and its executables are gone. It may run in any thread,
+ * inside the driver, perhaps with locks of the driver's and the fence lock held. So it makes no
+ * CUDA call and takes no lock. */
 static void graphs_are_gone(void *argument)
 {
     struct graph_owner *owner = argument;
@@ -32,8 +33,8 @@ static void graphs_are_gone(void *argument)
     put_among_gone(owner);
 }
 
-/* Whether the graph keeps the owner from now on. If not, the owner is as good as gone: the
- * destructor runs, and it is freed as all are. */
+/* Makes the graph keep the owner. False: the owner is freed, at once or like all owners whose
+ * destructor has run. */
 static bool retain(const struct driver *driver, CUgraph graph, struct graph_owner *owner)
 {
     CUuserObject object = NULL;
@@ -58,8 +59,8 @@ static bool can_retain(const struct driver *driver)
            driver->cuGraphRetainUserObject && driver->cuGraphReleaseUserObject;
 }
 
-/* Another thread's call has spoilt the capture since it began: it leaves no graph, and minds
- * nothing any more. */
+/* For a capture that another thread's call has invalidated since it began: it leaves no graph, and
+ * forbids no call any more. */
 static struct graph_owner *without_graph(struct graph_owner *owner)
 {
     owner->taken_up = owner->spoilt = true;
@@ -67,8 +68,8 @@ static struct graph_owner *without_graph(struct graph_owner *owner)
     return owner;
 }
 
-/* An owner that the stream's graph keeps, or that of a capture that will leave none; NULL: there
- * can be none. */
+/* Makes an owner that the stream's graph keeps, or one for a capture that will leave no graph.
+ * NULL: there can be none. */
 static struct graph_owner *make_owner(struct pool *pool, struct graph_memory *memory,
                                       CUstream stream)
 {
@@ -96,7 +97,7 @@ static struct graph_owner *make_owner(struct pool *pool, struct graph_memory *me
     return retained ? owner : NULL;
 }
 
-/* Whether the graph that the stream is captured into may have nodes. */
+/* Whether the graph into which the stream is captured may have nodes. */
 static bool has_nodes(const struct pool *pool, CUstream stream)
 {
     size_t count = 0;
@@ -115,7 +116,7 @@ CUresult graph_stream_id(const struct pool *pool, CUstream stream, unsigned long
         return CUDA_ERROR_NOT_SUPPORTED;
     if (stream_may_be_captured(pool, stream))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    /* Others' captures do not mind, in any mode. */
+    /* Captures of other streams do not forbid this call, in any mode. */
     CUresult result = pool->driver->cuStreamGetId(stream, id);
     return result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -180,7 +181,7 @@ void graph_owners_look_for_spoilt(struct pool *pool)
     struct graph_memory *memory = graph_memory_of(pool);
     if (is_inside_driver())
         return;
-    /* Captures begin and end under it. */
+    /* Captures begin and end under the fence lock. */
     lock_take(&pool->fence_lock, LOCK_FENCE);
     for (struct graph_owner *owner = memory->under_way; owner; owner = owner->next) {
         if (owner->spoilt || owner->shares_graph || !capture_is_spoilt(pool, owner->capture))
@@ -198,8 +199,8 @@ static bool owns_nothing(const struct graph_owner *owner)
     return !owner->links && !owner->held;
 }
 
-/* What the driver launches with an object of a user's takes longer: a graph of a capture that has
- * neither allocated nor freed anything does without. */
+/* Takes the object off the graph, for a graph whose capture has neither allocated nor freed
+ * anything. The driver launches a graph with a user object more slowly. */
 static void let_go(const struct driver *driver, CUgraph graph, CUuserObject object)
 {
     enter_driver();
@@ -221,7 +222,8 @@ static struct graph_owner *take_from_under_way(struct graph_memory *memory,
     return owner;
 }
 
-/* Where the driver says that there is no graph, its destructors may still be on their way. */
+/* Ends the capture of the owner. If the driver says that there is no graph, its destructors may not
+ * have run yet. */
 static void end_capture(struct pool *pool, struct graph_owner *owner, CUgraph graph)
 {
     struct graph_memory *memory = owner->memory;
@@ -235,15 +237,16 @@ static void end_capture(struct pool *pool, struct graph_owner *owner, CUgraph gr
     graph_blocks_check(owner);
 }
 
-/* Whether executables may do without the object. Stream-ordered memory of before that the capture
- * has freed goes back behind the work of its own context alone, and the executable may run in
- * another one: there the driver's word is needed that its launches are over. */
+/* Whether executables may do without the object. They may not if the capture has freed
+ * stream-ordered memory from before it. That memory returns ordered after the work of its own
+ * context alone, and the executable may run in another context. So the driver must tell that the
+ * executable's launches have completed. */
 static bool may_be_off_its_graph(const struct graph_owner *owner)
 {
     return !owner->held && !owner->shares_graph;
 }
 
-/* NULL: nobody wants to know whose launches those of the graph are. */
+/* The owner for launches that bring nothing to life. NULL: launches are not counted by owner. */
 static struct graph_owner *nobody_of(struct graph_memory *memory)
 {
     return memory->serves_nodes ? &memory->nobody : NULL;
@@ -275,8 +278,8 @@ void graph_capture_ended(struct pool *pool, const struct capture *capture, CUgra
         let_go(pool->driver, graph, unneeded);
 }
 
-/* One of those that are gone. Without a number its capture is still being begun, by a thread that
- * needs it: another one has ended that already. */
+/* Processes an owner whose graphs are gone. Without a number, its capture is still being begun, by
+ * a thread that needs the owner; another thread has already ended that capture. */
 static void take_up(struct pool *pool, struct graph_owner *owner)
 {
     struct graph_memory *memory = owner->memory;
@@ -291,9 +294,10 @@ static void take_up(struct pool *pool, struct graph_owner *owner)
         finish(pool, owner);
 }
 
-/* What became pending has no fence yet. This is no free: its fence is only ever asked about. On a
- * driver that cannot record one, the next free waits for what it would stand for. Nobody waits for
- * a thread that is recording one: the next slow path tries again. */
+/* Records a fence for what became pending. This is no free of the program's, so the fence is only
+ * queried. On a driver that cannot record one, the next free waits for the same work instead. If
+ * another thread is recording a fence, this thread does not wait: the next slow path tries again.
+ */
 static void fence(struct pool *pool, struct graph_memory *memory)
 {
     if (captures_are_going_on(&pool->captures) ||
@@ -304,8 +308,8 @@ static void fence(struct pool *pool, struct graph_memory *memory)
             atomic_store_explicit(&memory->unfenced, true, memory_order_relaxed);
 }
 
-/* What became pending was in nobody's hands, and may be the first to go back: a free, as far as the
- * housekeeper is concerned. */
+/* Tells the housekeeper of bytes that became pending, as of a free. These blocks were not in use by
+ * the program, and may be the first to be released. */
 static void tell_housekeeper(struct pool *pool, struct graph_memory *memory)
 {
     uint64_t bytes = atomic_exchange_explicit(&memory->unparked, 0, memory_order_relaxed);

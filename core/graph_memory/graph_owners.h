@@ -1,5 +1,7 @@
 /*
- * The owners of what captures allocate and free: user objects on their graphs.
+ * The owners of what captures allocate and free: user objects on their graphs. This file makes an
+ * owner as a capture begins, and decides at the end of the capture whether the graph keeps it. It
+ * also processes the owners whose graphs are gone.
  */
 #ifndef CUDAPOOL_CORE_GRAPH_OWNERS_H
 #define CUDAPOOL_CORE_GRAPH_OWNERS_H
@@ -11,7 +13,8 @@ void graph_capture_is_coming(struct pool *pool, CUstream stream);
 void graph_capture_began(struct pool *pool, const struct capture *capture, CUstream stream);
 void graph_capture_ended(struct pool *pool, const struct capture *capture, CUgraph graph);
 
-/* A capture under way whose graph may keep something; NULL: there is none. Lock held. */
+/* The first owner, from this one on, of a capture under way whose graph may keep something; NULL:
+ * there is none. Lock held. */
 static inline struct graph_owner *graph_owner_at_work(struct graph_owner *owner)
 {
     while (owner && owner->spoilt)
@@ -19,18 +22,19 @@ static inline struct graph_owner *graph_owner_at_work(struct graph_owner *owner)
     return owner;
 }
 
-/* Whether a capture is spoilt that nobody ends: it would keep all that the process frees. Of one
- * into a graph that the program has, the graph may be there still. No lock held but that of primary
+/* Looks for captures that have been invalidated and that nobody ends: such a capture would keep
+ * everything that the process frees. Ends their ownership. Skips captures into a graph of the
+ * program's, since that graph may still exist. The caller holds no lock except that of primary
  * contexts. */
 void graph_owners_look_for_spoilt(struct pool *pool);
 
-/* The driver's number of a stream. A stream that is captured is not asked: that would spoil the
+/* The driver's number of a stream. A captured stream is not asked, since that would invalidate the
  * capture. */
 CUresult graph_stream_id(const struct pool *pool, CUstream stream, unsigned long long *id);
 
-/* Gives back what the graphs that are gone have kept: what is freed becomes pending, with a fence
- * that is only ever asked about, and stream-ordered memory goes back to its kind. On slow paths; no
- * lock held but that of primary contexts. */
+/* Processes the owners whose graphs are gone. Blocks that the program has freed become pending,
+ * with a fence that is only queried. Stream-ordered memory returns to its kind. Called on slow
+ * paths; the caller holds no lock except that of primary contexts. */
 void graph_memory_take_up_gone(struct pool *pool);
 
 static inline void graph_memory_take_up(struct pool *pool)

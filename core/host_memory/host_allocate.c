@@ -6,16 +6,17 @@
 #include "core/contexts/fence_list.h"
 #include "host_release.h"
 
-/* What a new block takes the driver where nobody has measured it yet: nanoseconds. */
+/* Nanoseconds that the driver is assumed to take for a new block while no call has been measured.
+ */
 #define MISS_NANOSECONDS 100000u
 
-/* However long the driver's calls have taken, an allocation that may have a new block waits for a
- * fence no longer than so: a few calls that stood behind another thread's lock say nothing of the
- * next one. Nanoseconds. */
+/* Nanoseconds: an allocation that could get a new block never waits longer for a fence, however
+ * long the driver's calls have taken. A few calls that were delayed by another thread's lock say
+ * nothing about the next one. */
 #define MOMENT_NANOSECONDS UINT64_C(100000000)
 
-/* Another thread may take the block that has become clean. The driver is asked for a new one once
- * so many races were lost, and as much time has gone by as a fence is worth waiting for. */
+/* Another thread may take the block that has become clean. The allocation goes on to the driver
+ * once it has lost so many races and has waited as long as a fence is worth. */
 #define TRIES 4
 
 uint64_t host_key(struct pool *pool, const struct host_heap *heap,
@@ -29,7 +30,7 @@ uint64_t host_key(struct pool *pool, const struct host_heap *heap,
     return bytes | request->sort | node * HOST_SORT_NODE;
 }
 
-/* Such requests find the bin at once from now on. */
+/* Later requests of this size find the bin in by_request at once. */
 static void note_request(struct host_bin *bin, size_t bytes)
 {
     lock_must_be_held(&bin->shard->lock);
@@ -59,10 +60,10 @@ struct block *host_take_at_once(struct pool *pool, struct host_heap *heap, uint6
     return block;
 }
 
-/* What a look through all shards has found. */
+/* The result of a look through all shards. */
 struct look {
-    struct block *block; /* was clean, and is the program's; NULL: there was none */
-    uint64_t oldest;     /* the least stamp of the pending ones; 0: none is */
+    struct block *block; /* a clean block, now live; NULL: there was none */
+    uint64_t oldest;     /* the oldest stamp of the pending blocks; 0: no block is pending */
 };
 
 static void look_into(struct host_heap *heap, struct host_shard *shard, uint64_t key, size_t bytes,
@@ -81,22 +82,22 @@ static void look_into(struct host_heap *heap, struct host_shard *shard, uint64_t
     host_unlock(shard);
 }
 
-/* Whether it is known that something is clean there. */
+/* Whether the shard is known to have clean blocks. */
 static bool has_clean(const struct host_shard *shard)
 {
     return counter_get(&shard->clean_bytes) != 0;
 }
 
-/* Whether a free's fence covers the stamp; 0 is none. */
+/* Whether a fence that may be waited for has been recorded for this stamp. False for 0. */
 static bool is_fenced(const struct host_heap *heap, uint64_t stamp)
 {
     return stamp &&
            stamp <= atomic_load_explicit(&heap->context->epochs.fenced, memory_order_relaxed);
 }
 
-/* The calling thread's shard comes first. Where it has something pending whose fence may be waited
- * for, which is as good as what others have pending, theirs are only looked into for what is clean.
- */
+/* Looks into the calling thread's shard first. If that shard has a pending block whose fence may be
+ * waited for, pending blocks of other shards are no better. Then the others are only searched if
+ * they are known to have clean blocks. */
 static struct look look_through(struct pool *pool, struct host_heap *heap, uint64_t key,
                                 size_t bytes)
 {
@@ -110,8 +111,8 @@ static struct look look_through(struct pool *pool, struct host_heap *heap, uint6
     return look;
 }
 
-/* Asks the driver whether a fence that covers the stamp is over, unless another thread is asking:
- * then that one's answer is awaited. */
+/* Asks the driver whether a fence for this stamp has completed. If another thread is already
+ * asking, waits for that answer. */
 static void query_fence_for(struct pool *pool, struct context *context, uint64_t stamp)
 {
     context_lock(context);
@@ -123,9 +124,9 @@ static void query_fence_for(struct pool *pool, struct context *context, uint64_t
     context_unlock(context);
 }
 
-/* How long a fence is worth waiting for where a new block of that key may be had: as long as the
- * driver would take. Where the reserve ratio has no room for it, it costs more than that: another
- * block goes back, inside a free that waits for the context's work. Nanoseconds. */
+/* Nanoseconds that a fence is worth waiting for where a new block of this key may be had: as long
+ * as the driver takes for one. Without room within the reserve ratio a new block costs more. Then
+ * another block must be released, inside a free that waits for the context's work. */
 static uint64_t moment_for(struct pool *pool, struct host_heap *heap, uint64_t key)
 {
     if (!host_has_room(pool, heap, host_key_bytes(key)))
@@ -145,7 +146,7 @@ static bool may_grow(struct pool *pool, struct host_heap *heap)
     return host_sum(heap).pending_bytes < budget || host_sweep_and_sum(heap).pending_bytes < budget;
 }
 
-/* Rung 4. False where the wait was in vain. */
+/* Step 4 of host_allocate.h. False if the wait ended without result. */
 static bool wait_for(struct pool *pool, struct host_heap *heap, uint64_t stamp,
                      uint64_t moment_ends)
 {
@@ -157,7 +158,7 @@ static bool wait_for(struct pool *pool, struct host_heap *heap, uint64_t stamp,
     return over;
 }
 
-/* Rungs 2 to 4 without the counting. */
+/* Steps 2 to 4 of host_allocate.h, without counting the hit. */
 static struct block *find(struct pool *pool, struct host_heap *heap, uint64_t key, size_t bytes,
                           enum hit *hit)
 {
@@ -185,7 +186,8 @@ struct block *host_take(struct pool *pool, struct host_heap *heap, uint64_t key,
     struct block *block = find(pool, heap, key, bytes, &hit);
     if (!block)
         return NULL;
-    /* Those of all shards: the block may be another thread's by now. */
+    /* Counts in the bucket of all shards, not in the block's bin: another thread may own the block
+     * by now. */
     context_lock(heap->context);
     struct bucket_counters *counters = host_bucket(pool, heap, key)->bucket.counters;
     counter_add(&counters->requested_bytes, bytes);

@@ -7,8 +7,8 @@
 #include "core/driver/calls.h"
 #include "host_large.h"
 
-/* Other than cuMemFreeHost this takes a current context, which neither the housekeeper has nor
- * every thread of the program. */
+/* Unlike cuMemFreeHost, cuMemHostUnregister needs a current context. The housekeeper has none, nor
+ * has every thread of the program. */
 static CUresult give_back_registered(struct pool *pool, struct context *context, void *memory,
                                      uint64_t bytes)
 {
@@ -31,10 +31,11 @@ CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving
     return result;
 }
 
-/* The driver's own free waits for all of the context's work. What was submitted before earlier
- * frees the program's plain calls would have waited for there: it may since have taken a lock that
- * this work needs. So that is waited for as long as an allocation waits in vain, and not where it
- * may be behind work that only the host ends. */
+/* The driver's own free waits for all of the context's work. Without the pool, earlier frees would
+ * have waited for the work submitted before them. With the pool they may not have, and the program
+ * may since have taken a lock that this work needs. So the pool waits for this work first, no
+ * longer than VAIN_WAIT_NANOSECONDS, as an allocation does. It does not wait where the work may be
+ * ordered after work that only the host ends. */
 bool host_frees_are_over(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
@@ -42,12 +43,13 @@ bool host_frees_are_over(struct pool *pool, struct context *context)
     uint64_t last = atomic_load_explicit(&epochs->fenced, memory_order_relaxed);
     uint64_t clean = epoch_clean(epochs), give_up_at = monotonic_now();
     bool over = last <= clean;
-    /* What another one has waited for in vain is only asked about. */
+    /* If another thread has already waited for this work without result, its fence is only queried.
+     */
     if (!host_work_is_unwaited(&epochs->host_work, clean))
         give_up_at += VAIN_WAIT_NANOSECONDS;
     if (!over && !epoch_may_be_behind_host_work(epochs, last)) {
         over = epoch_wait_when_short(pool, context, last, give_up_at);
-        /* Else other contexts' work is all that is left. */
+        /* A wait that ended before give_up_at found only other contexts' work left. */
         if (!over && monotonic_now() >= give_up_at)
             host_work_note_unwaited(&epochs->host_work, last);
     }
@@ -55,8 +57,8 @@ bool host_frees_are_over(struct pool *pool, struct context *context)
     return over;
 }
 
-/* What the driver has answered. generation: of the context, before the block was claimed: if the
- * context has died since, the record may be another's. */
+/* Records the driver's answer. generation: the context's, read before the block was claimed. If the
+ * context has died since, the record may be another block's. */
 static void settle(struct pool *pool, struct host_heap *heap, struct block *block,
                    uint64_t generation, CUresult result, uint64_t nanoseconds)
 {
@@ -75,7 +77,7 @@ static void settle(struct pool *pool, struct host_heap *heap, struct block *bloc
     counter_add(&counters->frees, 1);
 }
 
-/* False if the block is not live there (any more). */
+/* Claims the block. False if it is not, or no longer, live at this address. */
 static bool claim_for_driver(struct host_heap *heap, struct block *block, CUdeviceptr address,
                              uint64_t generation, struct host_leaving *leaving)
 {
@@ -87,8 +89,8 @@ static bool claim_for_driver(struct host_heap *heap, struct block *block, CUdevi
     return claimed;
 }
 
-/* What the pool has mapped itself is unmapped by whoever comes first, a free or the context's end.
- */
+/* A mapping that the pool made is unmapped by a free or by the context's end, whichever comes
+ * first. Pins the context for such a block. False if the context has ended. */
 static bool pin_if_registered(struct context *context, uint64_t generation, bool registered)
 {
     uint64_t started = monotonic_now();
@@ -100,8 +102,8 @@ static bool pin_if_registered(struct context *context, uint64_t generation, bool
     return true;
 }
 
-/* The record stays in the table until the driver has answered, so that a second free of the program
- * does not come first. The context is pinned where the pool has mapped the block. */
+/* The record stays in the table until the driver has answered. So a second free of the address by
+ * the program cannot overtake this one. The context is pinned if the pool has mapped the block. */
 static CUresult free_there(struct pool *pool, struct block *block, CUdeviceptr address,
                            uint64_t generation)
 {
@@ -132,7 +134,7 @@ CUresult host_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
     return result;
 }
 
-/* ---- blocks put aside ---- */
+/* ---- deferred frees ---- */
 
 bool host_put_aside(struct host_heap *heap, struct block *block, CUdeviceptr address,
                     uint64_t generation)
@@ -147,7 +149,8 @@ bool host_put_aside(struct host_heap *heap, struct block *block, CUdeviceptr add
     return claimed;
 }
 
-/* It is live again, for the moment until it is freed. NULL: there is none. */
+/* Takes a deferred block off the list. It is live again until free_there frees it. NULL: there is
+ * none. */
 static struct block *take_aside(struct host_heap *heap, CUdeviceptr *address)
 {
     context_lock(heap->context);
@@ -165,8 +168,8 @@ static struct block *take_aside(struct host_heap *heap, CUdeviceptr *address)
 uint64_t host_free_those_aside(struct pool *pool, struct host_heap *heap)
 {
     uint64_t sum = 0;
-    /* The caller may keep the context from ending, so its end is not waited for: that sees to them.
-     */
+    /* Does not wait for a context that is ending, since the caller may be what keeps it from
+     * ending. The end handles the deferred blocks itself. */
     if (!host_has_aside(heap) || !context_pin(heap->context, context_generation(heap->context)))
         return 0;
     CUdeviceptr address;

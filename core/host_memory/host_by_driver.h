@@ -1,21 +1,23 @@
 /*
- * Pinned blocks that the driver frees: its call, the frees that it answers, and blocks that were
- * put aside.
+ * Pinned blocks that the driver frees: the driver's call, frees that the driver answers, and
+ * deferred frees.
  *
- * A block that the pool does not keep is freed by the driver, which waits for the context's work,
- * and keeps others out meanwhile. Without the pool that is what frees before have waited for, too.
- * Under it the program may have taken a lock since that this work needs. Then the block is put
- * aside and goes to the driver with what goes back next: in a later free, where memory is short, or
- * when the housekeeper finds that there is no work.
+ * The driver frees a block that the pool does not cache. Its cuMemFreeHost waits for the context's
+ * work and holds the driver's lock meanwhile. Without the pool, earlier frees would already have
+ * waited for that work. With the pool, they may not have, and the program may since have taken a
+ * lock that the work needs. In that case the block is put on the heap's list of deferred blocks
+ * (heap->aside). The next release of memory frees it: in a later free, where memory is short, or
+ * when the housekeeper finds that the context has no work.
  *
- * No lock is held by the callers.
+ * Callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_HOST_BY_DRIVER_H
 #define CUDAPOOL_CORE_HOST_BY_DRIVER_H
 
 #include "host_heap.h"
 
-/* A block on its way to the driver; its record may be another's by the time that it gets there. */
+/* A block on its way to the driver. It is a copy, since the block's record may be reused for
+ * another block before the driver is called. */
 struct host_leaving {
     struct context *context;
     CUdeviceptr address;
@@ -29,27 +31,29 @@ static inline struct host_leaving host_leaving(const struct block *block)
                                  block->bytes, host_origin_of(block)};
 }
 
-/* Inside a free: waits, for a second at most, for what frees before it would have waited
- * for. True if that is over. */
+/* Inside a free: waits, for a second at most, for the work that earlier frees would have waited for
+ * without the pool. True if that work has completed. */
 bool host_frees_are_over(struct pool *pool, struct context *context);
 
-/* The driver's call that frees a block. */
+/* Calls the driver's function that frees the block. */
 CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving);
 
-/* The driver frees a live block, and answers. */
+/* The driver frees a live block. Returns its answer. */
 CUresult host_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr address);
 
-/* The same later. generation: of the context. False if the block is not live there (any more). */
+/* Defers the free of a live block: a later release of memory makes the driver free it. generation:
+ * of the context. False if the block is not, or no longer, live at this address. */
 bool host_put_aside(struct host_heap *heap, struct block *block, CUdeviceptr address,
                     uint64_t generation);
 
-/* Of the moment. */
+/* Whether there are deferred blocks. Another thread may change the answer at any time. */
 static inline bool host_has_aside(const struct host_heap *heap)
 {
     return atomic_load_explicit(&heap->aside, memory_order_relaxed) != NULL;
 }
 
-/* Where the driver may wait for what it has to: frees what was put aside. The bytes. */
+/* Frees the deferred blocks. To be called where the driver may wait for the context's work. Returns
+ * the bytes freed. */
 uint64_t host_free_those_aside(struct pool *pool, struct host_heap *heap);
 
 #endif

@@ -19,11 +19,12 @@ static bool is_preferred(const struct host_choice *choice, const struct block *o
     return one->bytes > other->bytes;
 }
 
-/* The bin whose oldest block is preferred to all others', at this moment; NULL: there is none. */
+/* The bin whose oldest block is preferred to that of every other bin, at this moment; NULL: there
+ * is none. */
 static struct host_bin *choose(const struct host_heap *heap, const struct host_choice *choice)
 {
     struct host_bin *chosen = NULL;
-    struct block best; /* its size and its stamp, for after the lock */
+    struct block best; /* size and stamp of the best block so far, for use without its lock */
     for (struct host_shard *shard = host_shards(heap); shard; shard = shard->next) {
         host_lock(shard);
         for (struct bucket *b = shard->bins.first; b; b = b->next) {
@@ -39,7 +40,7 @@ static struct host_bin *choose(const struct host_heap *heap, const struct host_c
     return chosen;
 }
 
-/* Takes a clean or pending block into the calling thread's hand, if it still is what is chosen. */
+/* Takes the block out of its list, if it still is in this bin and in the chosen state. */
 static bool take(struct host_bin *bin, struct block *block, const struct host_choice *choice)
 {
     enum block_state wanted = choice->pending ? BLOCK_PENDING : BLOCK_CLEAN;
@@ -53,7 +54,7 @@ static bool take(struct host_bin *bin, struct block *block, const struct host_ch
     return is_there;
 }
 
-/* Of the moment. */
+/* Whether all blocks of the piece are clean. Other threads may change the answer at any time. */
 static bool is_unused(const struct host_piece *piece)
 {
     const struct block *block = piece->blocks.first;
@@ -62,8 +63,8 @@ static bool is_unused(const struct host_piece *piece)
     return !block;
 }
 
-/* A piece that can go back as a whole: that of the block, or, in the order of sizes, another one.
- */
+/* A piece that can be released as a whole: the block's own or, where blocks are chosen by size,
+ * another one. NULL: there is none. */
 static struct host_piece *unused_piece(const struct host_pieces *pieces, const struct block *block,
                                        bool lru)
 {
@@ -77,7 +78,8 @@ static struct host_piece *unused_piece(const struct host_pieces *pieces, const s
     return NULL;
 }
 
-/* Takes the piece's blocks, chained through their bucket links. */
+/* Takes blocks of the piece, chained through their bucket links, until one can no longer be taken.
+ */
 static struct block *take_piece(const struct host_piece *piece, const struct host_choice *choice)
 {
     struct block *chain = NULL;

@@ -1,5 +1,5 @@
 /*
- * Which of a context's free pinned blocks go back to the driver next.
+ * Which of a context's free pinned blocks are released to the driver next.
  */
 #ifndef CUDAPOOL_CORE_HOST_CHOICE_H
 #define CUDAPOOL_CORE_HOST_CHOICE_H
@@ -11,15 +11,17 @@ struct block;
 struct host_heap;
 
 struct host_choice {
-    bool pending;          /* those that are pending, the oldest first; else clean ones */
-    bool lru;              /* the one that was freed first, rather than one of the largest */
-    uint64_t key;          /* of these only; 0: of all */
-    uint64_t freed_before; /* and only if they were freed by then: the monotonic clock */
+    bool pending;          /* true: only pending blocks, the oldest first; false: only clean
+                              blocks */
+    bool lru;              /* true: the block that was freed first; false: one of the largest */
+    uint64_t key;          /* only blocks of this key; 0: of any key */
+    uint64_t freed_before; /* only blocks freed by this time: nanoseconds of the monotonic clock */
 };
 
-/* Takes what is to be given back next into the calling thread's hand: a block, or where it is a
- * small one, and any may be taken, a whole piece. They are chained through their bucket links;
- * NULL: there is none. The context's lock is held. */
+/* Takes the block to release next out of its bin. If any clean block will do and the chosen one is
+ * small, it takes all blocks of an entirely clean piece, where there is one. The blocks then belong
+ * to the calling thread, chained through their bucket links. NULL: there is none. The context's
+ * lock is held. */
 struct block *host_take_chosen(const struct host_heap *heap, const struct host_choice *choice);
 
 #endif

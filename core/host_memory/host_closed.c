@@ -1,5 +1,6 @@
 /*
- * What closes the quick path of pinned memory (host_heap.h).
+ * Sets and clears the bits that close the quick path of pinned memory (enum host_closed in
+ * host_heap.h).
  */
 #include "core/contexts/host_marks.h"
 #include "host_heap.h"
@@ -18,7 +19,7 @@ void host_update_waiting(struct context *context)
     struct epochs *epochs = &context->epochs;
     bool waiting = frees_may_wait(&epochs->frees_wait) || host_work_goes_on(&epochs->host_work);
     struct host_heap *heap = host_heap_of(context);
-    /* Every call reads it: it is written where it changes. */
+    /* Every call reads closed, so it is written only when it changes. */
     if (host_is_closed(heap, HOST_CLOSED_WAITING) != waiting)
         host_set_closed(heap, HOST_CLOSED_WAITING, waiting);
 }

@@ -10,15 +10,16 @@
 #include "host_by_driver.h"
 #include "host_release.h"
 
-/* A shard in which nobody has freed anything for so many epochs gets no share of it. */
+/* A shard in which nothing was freed for so many epochs gets no share (share_among_active). */
 #define ACTIVE_EPOCHS 4u
 
-/* So often a thread that has recorded a fence makes another one for those who asked meanwhile. */
+/* A thread that has recorded a fence makes up to so many in a row for threads that asked meanwhile.
+ */
 #define FENCES_IN_A_ROW 4
 
-/* Who has freed something in one of the last few epochs is at it. They share half the growth
- * budget; or half of what may be cached, if that is less, since caps are looked at where a fence is
- * due. */
+/* A shard is active if its threads have freed something in one of the last few epochs. Active
+ * shards share half the growth budget, or half of what may be cached if that is less. The second
+ * bound is needed since caps are only checked where a fence is due. */
 static void share_among_active(const struct pool *pool, struct host_heap *heap)
 {
     const struct host_memory *memory = host_memory_of(pool);
@@ -31,7 +32,8 @@ static void share_among_active(const struct pool *pool, struct host_heap *heap)
 
 /* ---- the fence that ends a free ---- */
 
-/* Records a fence, and others that were asked for while it was recorded. */
+/* Records a fence, and then those that other threads asked for while it was being recorded
+ * (epochs->owed). */
 static CUresult close_epoch(struct pool *pool, struct context *context)
 {
     CUresult result = CUDA_SUCCESS;
@@ -52,9 +54,10 @@ static CUresult close_epoch(struct pool *pool, struct context *context)
     return result;
 }
 
-/* Whether another thread's free, which is recording a fence, sees to one that covers the stamp:
- * this one, or another one that it makes when it is asked to. Else blocks would lie without a fence
- * until the next free of the calling thread, which may be waiting for just these by then. */
+/* Whether another thread's free, which is recording a fence, also provides one for this stamp. That
+ * is the fence it is recording, or one that it records next because owed is set here. Otherwise
+ * these blocks would have no fence until the calling thread's next free, and that thread may be
+ * waiting for these very blocks by then. */
 static bool others_will_fence(struct context *context, uint64_t stamp)
 {
     struct epochs *epochs = &context->epochs;
@@ -76,7 +79,8 @@ static void count_wait(struct bucket_counters *counters, uint64_t waited_before)
     atomic_fetch_add_explicit(&counters->waiting_frees, 1, memory_order_relaxed);
 }
 
-/* As long as the driver's own free would. Where no fence could be had, that one is asked. */
+/* Waits as long as the driver's own free would. If there is no fence to wait for, the driver's own
+ * free is called for the pending blocks. */
 static void wait_like_the_driver(struct pool *pool, struct context *context, uint64_t stamp)
 {
     context_lock(context);
@@ -87,23 +91,23 @@ static void wait_like_the_driver(struct pool *pool, struct context *context, uin
         host_release_pending(pool, context);
 }
 
-/* The same, but not for longer than an allocation would wait in vain: frees before this one have
- * not waited, and the program may have taken a lock since that their work needs. True if it is
- * over. */
+/* Waits for the stamp, but only until give_up_at. Earlier frees have not waited, and the program
+ * may since have taken a lock that their work needs. True if everything with this stamp is clean.
+ */
 static bool wait_for_a_while(struct pool *pool, struct context *context, uint64_t stamp,
                              uint64_t give_up_at)
 {
     context_lock(context);
     bool over = epoch_wait_when_short(pool, context, stamp, give_up_at);
-    /* Else other contexts' work is all that is left. */
+    /* A wait that ended before give_up_at found only other contexts' work left. */
     if (!over && monotonic_now() >= give_up_at)
         host_work_note_unwaited(&context->epochs.host_work, stamp);
     context_unlock(context);
     return over;
 }
 
-/* Until pending bytes are inside the growth budget. What only other contexts' work keeps goes to
- * the driver, whose own free does not wait for that. */
+/* Waits until pending bytes are within the growth budget. Blocks that only other contexts' work
+ * keeps pending are released to the driver, whose own free does not wait for that work. */
 static void wait_for_budget(struct pool *pool, struct host_heap *heap)
 {
     struct context *context = heap->context;
@@ -117,30 +121,30 @@ static void wait_for_budget(struct pool *pool, struct host_heap *heap)
         host_release_pending(pool, context);
 }
 
-/* A free that has put its block into a bin; the block may be another thread's by now. */
+/* A free that has put its block into a bin. The block may already be another thread's. */
 struct host_freed {
     struct host_shard *shard;
-    struct host_bin *bin; /* of it */
+    struct host_bin *bin; /* the shard's bin that got the block */
     uint64_t stamp;
-    struct host_spent spent; /* by it */
+    struct host_spent spent; /* what this free has used up */
 };
 
-/* Whether allocations may not be able to wait for what is pending: other contexts' work. */
+/* Whether allocations may be unable to wait for pending blocks, because of other contexts' work. */
 static bool has_to_wait(struct pool *pool, struct host_heap *heap)
 {
     return atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
            host_sum(heap).pending_bytes > host_memory_of(pool)->growth_budget;
 }
 
-/* Whether a free waits. */
+/* How a free waits. */
 enum waiting {
     WAITS_NOT,
-    WAITS_A_WHILE,        /* an allocation has waited in vain */
-    WAITS_LIKE_THE_DRIVER /* the settings say so, or there is work that is known to end only by the
-                             host: it may need a lock that the program takes after this free */
+    WAITS_A_WHILE,        /* a second at most: an allocation has waited without result */
+    WAITS_LIKE_THE_DRIVER /* the settings say so, or there is known work that only the host ends: it
+                             may need a lock that the program takes after this free */
 };
 
-/* What follows a free whose fence is due. */
+/* Completes a free whose fence is due. */
 static CUresult end_free(struct pool *pool, const struct host_freed *freed, enum waiting waiting)
 {
     struct host_heap *heap = freed->shard->heap;
@@ -165,8 +169,9 @@ static CUresult end_free(struct pool *pool, const struct host_freed *freed, enum
 
 /* ---- a free ---- */
 
-/* Whether the free is to be the driver's: the block is not kept, or others than this process's
- * streams were told of it; or the pool does not serve its context (any more). */
+/* Whether the driver must free the block. It must where the pool does not cache the block, or
+ * others than this process's streams were told of it. It also must while the program captures, or
+ * where the pool does not (any more) serve the context. */
 static bool is_the_drivers(struct pool *pool, const struct block *block)
 {
     const struct context *context = host_heap_of_block(block)->context;
@@ -177,11 +182,11 @@ static bool is_the_drivers(struct pool *pool, const struct block *block)
 enum put {
     PUT,
     NOT_LIVE,   /* another thread has freed it */
-    IS_ANOTHERS /* nothing was done: it is the driver's to free */
+    IS_ANOTHERS /* nothing was done: the driver must free it */
 };
 
-/* Of the shard, for a block that is the calling thread's, in the place of its old bin; NULL: there
- * is none yet, or the block is not to be kept after all. */
+/* The bin of the shard for a block that the calling thread has claimed. old: the block's bin so
+ * far. NULL: the shard has no such bin yet, or the block must not be cached after all. */
 static struct host_bin *bin_for(const struct host_shard *shard, const struct block *block,
                                 struct host_bin *old)
 {
@@ -190,7 +195,8 @@ static struct host_bin *bin_for(const struct host_shard *shard, const struct blo
     return host_bin_find(shard, old->bucket.bytes);
 }
 
-/* Into the bin, in whichever epoch, and looks what is spent by that. */
+/* Puts the block into freed->bin with the current epoch as its stamp, and notes what that uses up.
+ */
 static void put_into(struct pool *pool, struct host_freed *freed, struct block *block,
                      CUdeviceptr address)
 {
@@ -202,8 +208,8 @@ static void put_into(struct pool *pool, struct host_freed *freed, struct block *
         freed->spent = host_look_what_is_spent(pool, freed->shard);
 }
 
-/* Claims a live block and puts it into the bin of its key, with the shard's lock all the time: so a
- * context that ends finds every block live or listed. */
+/* Claims a live block and puts it into the bin of its key. The shard's lock is held throughout. So
+ * a context that ends finds every block either live or in a list. */
 static enum put put(struct pool *pool, struct block *block, CUdeviceptr address,
                     struct host_freed *freed)
 {
@@ -250,7 +256,7 @@ static enum put put_where_it_can_be(struct pool *pool, struct host_heap *heap, s
     return result;
 }
 
-/* Whether some of it was submitted as such. */
+/* Whether some of its work was submitted as work that only the host ends. */
 static bool has_known_host_work(struct context *context)
 {
     context_lock(context);
@@ -277,15 +283,16 @@ static enum waiting waiting_of_free(struct pool *pool, struct host_heap *heap)
     return waits ? WAITS_A_WHILE : WAITS_NOT;
 }
 
-/* Whether a fence is due that this free is to record; or something has to go back, which a fence
- * must tell of: one shard has its share of the cap before all of them together have passed it. */
+/* Whether end_free must follow: this free has to record a fence that is due, or memory has to be
+ * released, which needs a fence. The sum of all shards is compared with the cap only once this
+ * shard has its share of the cap. Some shard reaches its share before the sum passes the cap. */
 static bool has_to_end(struct pool *pool, const struct host_freed *freed)
 {
     return (freed->spent.due && !others_will_fence(freed->shard->heap->context, freed->stamp)) ||
            (freed->spent.past_share && host_is_past_cap(pool)) || host_is_wanted(pool);
 }
 
-/* What follows a free that has found nothing to wait for before. */
+/* Completes a free that had nothing to wait for when it put its block into the bin. */
 static CUresult finish(struct pool *pool, const struct host_freed *freed)
 {
     return has_to_end(pool, freed)
@@ -311,7 +318,7 @@ CUresult host_free_in_new_epoch(struct pool *pool, struct host_shard *shard, str
     return CUDA_SUCCESS;
 }
 
-/* Whether a fence of a free covers all that is pending in the context. */
+/* Whether fences of frees cover all that is pending in the context. */
 static bool all_is_fenced(struct context *context)
 {
     context_lock(context);
@@ -320,10 +327,10 @@ static bool all_is_fenced(struct context *context)
     return pending <= atomic_load_explicit(&context->epochs.fenced, memory_order_relaxed);
 }
 
-/* Whether the driver's free has no more to wait for than it would have without the pool. It waits
- * with the driver's lock held: what frees before this one would have waited for, and have not, is
- * waited for without it, and not for long. Beside work that is known to end only by the host, they
- * have. */
+/* Whether the driver's free now has no more to wait for than it would have without the pool. The
+ * driver's free waits with the driver's lock held. So the work that earlier frees would have waited
+ * for, and did not, is waited for here first, without that lock and not for long. Beside work that
+ * is known to end only by the host, earlier frees have waited. */
 static bool driver_may_wait(struct pool *pool, struct context *context)
 {
     if (!all_is_fenced(context))
@@ -332,8 +339,8 @@ static bool driver_may_wait(struct pool *pool, struct context *context)
            has_known_host_work(context) || !context_is_usable(context);
 }
 
-/* The block is not to be kept. Where the driver's free might wait for what it must not, a later
- * free has it. */
+/* Frees a block that the pool does not cache. If the driver's free might wait for work that it must
+ * not wait for, the free is deferred. */
 static CUresult free_past_the_pool(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct host_heap *heap = host_heap_of_block(block);
@@ -356,7 +363,7 @@ CUresult host_free(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct host_heap *heap = host_heap_of_block(block);
     struct host_freed freed = {.spent = {false, false}};
-    /* Nobody has told the time while nothing was free. */
+    /* While nothing was free, nobody has updated heap->now. */
     bool watched = housekeeping_is_watched(&pool->housekeeping);
     if (watched)
         host_tell_time(heap, monotonic_now());

@@ -8,13 +8,12 @@
 #include "core/contexts/registry.h"
 #include "host_large.h"
 
-/* An epoch is closed by so many frees of a shard, or by as many bytes as are its share (see
- * fence_bytes). */
+/* A shard closes an epoch after so many frees, or after its share of bytes (see fence_bytes). */
 #define FENCE_EVERY_FREES 64u
 
 /* ---- buckets and shards ---- */
 
-/* Stands where a shard knows no bin. Never written. */
+/* Stands in by_request where a shard knows no bin. Never written. */
 static struct host_bin no_bin;
 
 static struct bucket_counters *counters_of(struct pool *pool, const struct host_heap *heap,
@@ -97,10 +96,10 @@ struct host_shard *host_shard_make(struct pool *pool, struct host_heap *heap)
     made->heap = heap;
     for (unsigned i = 0; i < HOST_PLACES; i++)
         made->by_request[i] = &no_bin;
-    /* Before any thread can be inside, so that a context's end finds it. */
+    /* Listed before any thread can use the shard, so that a context's end finds it. */
     list_shard(heap, made);
-    /* Whoever comes later sees the release store of whoever came first. Another thread's that comes
-     * too late stays in the list, empty. */
+    /* Later threads see the release store of the thread that came first, by the acquire load in
+     * host_shard_at or here. A shard that another thread made too late stays in the list, empty. */
     bool first = atomic_compare_exchange_strong_explicit(
         &heap->shards[number], &before, made, memory_order_acq_rel, memory_order_acquire);
     struct host_shard *shard = first ? made : before;
@@ -109,7 +108,7 @@ struct host_shard *host_shard_make(struct pool *pool, struct host_heap *heap)
     return shard;
 }
 
-/* Threads of several shards may do this at once. */
+/* Threads of several shards may call this at the same time. */
 static void list_bin(struct host_bin *of_all, struct host_bin *bin)
 {
     struct host_bin *first = atomic_load_explicit(&of_all->same_key, memory_order_relaxed);
@@ -143,7 +142,7 @@ static struct host_bin *add_bin(struct pool *pool, struct host_heap *heap, struc
     bin->sort = (unsigned)(bin->bucket.bytes & HOST_SORT_MASK);
     bin->requests = size_class_span(&heap->classes, bin->bytes, SIZE_CLASS_GRANULE);
     bucket_set_add(&shard->bins, &bin->bucket);
-    list_bin(bucket, bin); /* whole: other shards' threads read it from now on */
+    list_bin(bucket, bin); /* the bin is complete: other shards' threads read it from now on */
     return bin;
 }
 
@@ -175,7 +174,8 @@ static void take_pending(struct host_bin *bin, struct block *block)
 static void add_to_clean(struct host_bin *bin)
 {
     counter_add(&bin->shard->clean_bytes, bin->bytes);
-    /* Whoever sees that it is pending no more sees that it is clean: see host_free_bytes. */
+    /* A thread that no longer sees the bytes in pending_bytes sees them in clean_bytes. Pairs with
+     * the acquire fence in host_free_bytes. */
     counter_fence(memory_order_release);
 }
 
@@ -247,8 +247,8 @@ static int32_t fence_frees(const struct pool *pool)
     return (int32_t)smaller_of(FENCE_EVERY_FREES, settings->caps.blocks_per_bucket);
 }
 
-/* In an epoch so much is freed without a fence; and a shard looks at the cap when it has its share
- * of that. */
+/* Sets bytes_left: how many bytes may still be freed in this epoch before a fence is due, or before
+ * the shard reaches its share of the cap. freed: bytes already freed in this epoch. */
 static void count_bytes_anew(struct host_shard *shard, uint64_t freed)
 {
     const struct host_heap *heap = shard->heap;
@@ -297,8 +297,8 @@ struct host_sums host_sum(const struct host_heap *heap)
         sums.pending_bytes += counter_get(&shard->pending_bytes);
         sums.live_requested += counter_get(&shard->live_requested);
     }
-    /* A block that one thread allocates and another frees meanwhile may have been seen only where
-     * it was freed. */
+    /* If one thread allocates a block and another frees it meanwhile, the sum may have seen only
+     * the free. */
     if (sums.live_requested > INT64_MAX)
         sums.live_requested = 0;
     return sums;
@@ -336,7 +336,7 @@ void host_count_live(struct pool *pool, struct host_heap *heap, uint64_t bytes)
 
 /* ---- peaks: threads of several shards may raise them at once ---- */
 
-/* Of all contexts of the device. bytes: of a block that is just being recorded. */
+/* Raises the peaks of all contexts of the device. bytes: of a block that is just being recorded. */
 static void raise_peaks_of_device(struct host_heap *heap, uint64_t bytes)
 {
     struct device *device = heap->context->device;
@@ -354,7 +354,7 @@ static void raise_peaks_of_device(struct host_heap *heap, uint64_t bytes)
     counter_raise_shared(&counters->peak_requested, live);
 }
 
-/* What is reserved for a key and in none of its bins is live. */
+/* Live bytes of a key = its reserved bytes - bytes in its bins. */
 static void raise_peak_of_key(const struct host_bin *of_all, uint64_t bytes)
 {
     struct bucket_counters *counters = of_all->bucket.counters;
@@ -374,8 +374,8 @@ void host_note_peaks(struct host_shard *shard)
     shard->noted_up_to = (int64_t)counter_get(&shard->live_requested) + HOST_STEP;
 }
 
-/* Before a block is recorded: a process may be killed at any moment, and its figures are read, in
- * which no number is above its peak. */
+/* Called before a block is recorded. The process may be killed at any moment and its figures read
+ * afterwards, and no number in the figures may be above its peak. */
 static void raise_peaks(struct host_heap *heap, const struct host_bin *of_all, uint64_t bytes)
 {
     lock_must_be_held(&heap->context->lock);
@@ -395,7 +395,7 @@ bool host_record(struct pool *pool, struct host_heap *heap, struct host_bin *buc
     struct block *block = block_records_take(&heap->records, (struct heap *)(void *)heap);
     if (!block)
         return false;
-    /* All of this comes before the block can be found, since a free takes no lock for that. */
+    /* All of this comes before the block can be found, since a free looks it up without a lock. */
     block_set_bytes(block, bytes);
     host_set_bin(block, bucket);
     __atomic_store_n(&block->slot, (uint8_t)origin, __ATOMIC_RELAXED);
@@ -446,7 +446,7 @@ void host_forget(struct pool *pool, struct host_heap *heap, struct block *block)
     block_records_put(&heap->records, block);
 }
 
-/* ---- blocks that the pool lets go ---- */
+/* ---- blocks that are freed past the pool ---- */
 
 static struct block *find(struct pool *pool, CUdeviceptr address)
 {
@@ -454,7 +454,7 @@ static struct block *find(struct pool *pool, CUdeviceptr address)
     return memory ? block_table_find(&memory->blocks, address) : NULL;
 }
 
-/* A live block of the program's: nobody frees it here any more. */
+/* Forgets a live block of the program's, which no call will free through the pool. */
 static bool let_live_go(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct host_heap *heap = host_heap_of_block(block);
@@ -476,7 +476,8 @@ bool host_heap_let_go(struct pool *pool, CUdeviceptr address)
     return !block || let_live_go(pool, block, address);
 }
 
-/* False where the block is in no bin's list at this address (any more). */
+/* Takes the block out of its bin's list. False if it is not, or no longer, in a list at this
+ * address. */
 static bool take_listed(struct block *block, CUdeviceptr address)
 {
     struct host_bin *bin = host_bin_of(block);
@@ -506,7 +507,7 @@ void host_heap_forget_address(struct pool *pool, CUdeviceptr address)
         host_forget(pool, heap, block);
         counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
     } else if (block_state(block) == BLOCK_LEAVING) {
-        /* The thread that gives it back has not come to say so. */
+        /* The thread that is releasing the block has not yet recorded the driver's answer. */
         block_table_remove(&host_memory_of(pool)->blocks, address, block);
     }
     context_unlock(heap->context);
@@ -514,7 +515,8 @@ void host_heap_forget_address(struct pool *pool, CUdeviceptr address)
 
 /* ---- the context's end ---- */
 
-/* It stays CLEAN or PENDING, by which its record is known not to be on its way to the driver. */
+/* Takes a block out of its list. It stays CLEAN or PENDING, which tells forget_visited that it is
+ * not on its way to the driver. */
 static void detach_for_good(struct host_bin *bin, struct block *block)
 {
     counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
@@ -553,11 +555,12 @@ static void forget_visited(struct block *block, void *argument)
         host_count_leaving(block);
     host_forget(forgetting->pool, forgetting->heap, block);
     counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
-    /* What is on its way to the driver here is so in a free of the program's. */
+    /* A block that is on its way to the driver here was freed by the program. */
     counter_add(&counters->frees, live || leaving);
 }
 
-/* The driver has freed its memory with it; mappings of the pool's own go now. */
+/* The driver has freed its memory with the context. Mappings that the pool made are unmapped here.
+ */
 void host_heap_reset(struct pool *pool, struct context *context)
 {
     struct host_heap *heap = host_heap_of(context);

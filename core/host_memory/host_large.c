@@ -11,10 +11,10 @@
 #include "core/contexts/pool_state.h"
 #include "core/housekeeper/own_thread.h"
 
-/* What a huge page is, and the alignment of every block that is made so. */
+/* The size of a huge page, and the alignment of every block made here. */
 #define HUGE_PAGE (UINT64_C(2) << 20)
 
-/* Each thread touches at least so many bytes; more than so many threads are not faster. */
+/* Each thread touches at least so many bytes. More than THREADS_MOST threads are not faster. */
 #define BYTES_PER_THREAD (UINT64_C(8) << 20)
 #define THREADS_MOST     8u
 
@@ -30,8 +30,9 @@ static uint64_t mapped_bytes(uint64_t bytes)
     return size_class_up(bytes, HUGE_PAGE);
 }
 
-/* NULL where there is no room. Not copied to children, whose first write, or the parent's, would
- * move it away from the GPU; and not into core dumps, like the driver's own. */
+/* Maps memory; NULL where there is no room. Children get no copy of it: after a fork the first
+ * write by parent or child would move a page away from the GPU. It is not in core dumps, like the
+ * driver's own pinned memory. */
 static char *map(uint64_t bytes)
 {
     uint64_t all = mapped_bytes(bytes) + HUGE_PAGE;
@@ -52,10 +53,10 @@ static char *map(uint64_t bytes)
 
 /* ---- touching ---- */
 
-/* What the threads of one call share. It stays until the last of them has said so. */
+/* What the threads of one call share. It exists until the last of them has counted itself. */
 struct touching {
-    _Atomic uint32_t over; /* threads that have touched their part. Release when one has, acquire
-                              where the caller waits for it */
+    _Atomic uint32_t over; /* number of threads that have touched their part. Release store by each
+                              of them, acquire load where the caller waits */
 };
 
 struct part {
@@ -64,7 +65,7 @@ struct part {
     struct touching *touching;
 };
 
-/* Where huge pages are switched off, every page has to be touched. */
+/* Touches every 4 KiB page, since huge pages may be switched off. */
 static void touch(const struct part *part)
 {
     for (uint64_t i = 0; i < part->bytes; i += 4096)
@@ -75,7 +76,8 @@ static void *touch_in_thread(void *argument)
 {
     const struct part *part = argument;
     touch(part);
-    /* The caller may be back as soon as it sees this: what is woken is then nobody's word. */
+    /* The caller may return as soon as it sees the new count. futex_wake may then get the address
+     * of a word that no longer exists. */
     _Atomic uint32_t *over = &part->touching->over;
     atomic_fetch_add_explicit(over, 1, memory_order_release);
     futex_wake(over);
@@ -91,7 +93,7 @@ static unsigned count_processors(void)
                : 1;
 }
 
-/* The calling thread touches the last part, and what no thread could be made for. */
+/* The calling thread touches the last part, and whatever no thread could be made for. */
 static void touch_all(struct pool *pool, char *begin, uint64_t bytes)
 {
     unsigned most = (unsigned)smaller_of(THREADS_MOST, bytes / BYTES_PER_THREAD), made = 0;
@@ -110,7 +112,7 @@ static void touch_all(struct pool *pool, char *begin, uint64_t bytes)
         futex_wait(&touching.over, over, UINT64_MAX);
 }
 
-/* ---- all of it ---- */
+/* ---- making, freeing ---- */
 
 CUresult host_large_make(struct pool *pool, void **address, uint64_t bytes, unsigned flags)
 {
@@ -134,7 +136,7 @@ CUresult host_large_make(struct pool *pool, void **address, uint64_t bytes, unsi
 CUresult host_large_give_back(struct pool *pool, void *address, uint64_t bytes)
 {
     CUresult result = pool->driver->cuMemHostUnregister(address);
-    /* Or somebody has ended the registration behind the pool's back. */
+    /* NOT_REGISTERED: somebody has ended the registration past the pool. */
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
         munmap(address, mapped_bytes(bytes));
     return result;

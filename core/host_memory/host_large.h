@@ -1,9 +1,10 @@
 /*
- * Large blocks by hand: a mapping with huge pages, touched by several threads, and registered with
- * the driver. From 2 MiB on that is two to seven times as fast as cuMemHostAlloc.
+ * Large blocks made without cuMemHostAlloc: a mapping with huge pages, touched by several threads,
+ * and registered with the driver. From 2 MiB on this is two to seven times as fast as
+ * cuMemHostAlloc.
  *
- * No lock is held by the callers, but for unmapping. The threads (own_thread.h) are done with the
- * memory when the call is back.
+ * Callers hold no lock, except that host_large_unmap may be called with one. The threads
+ * (own_thread.h) no longer touch the memory when the call returns.
  */
 #ifndef CUDAPOOL_CORE_HOST_LARGE_H
 #define CUDAPOOL_CORE_HOST_LARGE_H
@@ -16,17 +17,18 @@
 
 struct pool;
 
-/* Whether such a block is made so: the settings want it, and the driver can. */
+/* Whether such a block is made in this way: the settings want it, and the driver can register
+ * memory. */
 bool host_large_serves(const struct pool *pool, uint64_t bytes, unsigned flags);
 
-/* The driver's answer to the registration, or CUDA_ERROR_OUT_OF_MEMORY where there is no mapping.
- * flags: of cuMemHostAlloc. */
+/* Makes a block. Returns the driver's answer to the registration, or CUDA_ERROR_OUT_OF_MEMORY where
+ * the mapping failed. flags: of cuMemHostAlloc. */
 CUresult host_large_make(struct pool *pool, void **address, uint64_t bytes, unsigned flags);
 
-/* Waits for the context's work, as cuMemFreeHost does. */
+/* Unregisters and unmaps a block. Waits for the context's work, as cuMemFreeHost does. */
 CUresult host_large_give_back(struct pool *pool, void *address, uint64_t bytes);
 
-/* The context has ended, and the registration with it. */
+/* Unmaps a block whose context has ended, and with it the registration. */
 void host_large_unmap(CUdeviceptr address, uint64_t bytes);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * Pinned host memory as a kind of memory: what contexts and fences tell it.
+ * Pinned host memory as a kind of memory: the functions of struct kind (kind.h), by which contexts,
+ * fences and reclaim reach it.
  */
 #include "host_memory.h"
 
@@ -13,8 +14,8 @@
 #include "host_heap.h"
 #include "host_release.h"
 
-/* Without cuCtxRecordEvent nobody can ask whether a context has any work: what is free would go
- * back in frees alone, and an allocation fail for want of it. */
+/* Without cuCtxRecordEvent nobody can ask whether a context has any work. Free blocks could then be
+ * released only inside frees, and an allocation could fail for want of them. */
 static bool can_serve(const struct driver *driver)
 {
     return driver->cuMemHostAlloc && driver->cuMemFreeHost && driver->cuCtxRecordEvent;
@@ -78,15 +79,15 @@ static uint64_t newest_pending(const struct context *context)
     return heap->context ? host_newest_pending(heap) : 0;
 }
 
-/* It is the machine's memory: no device gets any of it. */
+/* Pinned memory is the machine's: releasing it gives no memory to a device. */
 static uint64_t make_room(struct pool *pool, struct device *device, uint64_t bytes)
 {
     (void)pool, (void)device, (void)bytes;
     return 0;
 }
 
-/* Grows with every hit, every free and every block that is taken away: one that a thread has freed
- * and another has taken since is seen. */
+/* A sum that grows with every hit, every free and every block that is taken away. So it changes
+ * even if one thread has freed a block and another has taken it since. */
 static uint64_t passes(struct host_shard *shard)
 {
     uint64_t sum = 0;

@@ -5,10 +5,10 @@
  *
  *   host_allocate, host_free   an allocation and a free
  *   host_miss                  new blocks
- *   host_release               giving memory back
- *   host_by_driver             what the driver frees
+ *   host_release               releasing memory to the driver
+ *   host_by_driver             blocks that the driver frees
  *   host_heap                  the state, and its lists
- *   host_large                 large blocks by hand
+ *   host_large                 large blocks made without cuMemHostAlloc
  */
 #ifndef CUDAPOOL_CORE_HOST_MEMORY_H
 #define CUDAPOOL_CORE_HOST_MEMORY_H

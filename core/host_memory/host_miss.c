@@ -10,7 +10,8 @@
 #include "host_large.h"
 #include "host_release.h"
 
-/* Blocks by hand leave so much of the machine's memory, or of the cgroup's. */
+/* A block of host_large_make must leave this share of the memory of the machine, or of the cgroup,
+ * available. */
 #define SPARE_SHARE 16u
 
 static CUresult call_driver(const struct driver *driver, void **address, uint64_t bytes,
@@ -21,7 +22,8 @@ static CUresult call_driver(const struct driver *driver, void **address, uint64_
     return driver->cuMemHostAlloc(address, bytes, sort & HOST_SORT_FLAGS);
 }
 
-/* After the driver has answered so. What the machine does not have, nothing is given back for. */
+/* Whether to ask again after this answer of the driver's. Nothing is released for a request that is
+ * larger than the machine's memory. */
 static bool is_worth_another_try(struct pool *pool, const struct host_request *request,
                                  CUresult result, struct reclaim *progress)
 {
@@ -44,8 +46,8 @@ CUresult host_ask_driver(struct pool *pool, const struct host_request *request)
     return result;
 }
 
-/* Where memory runs out as it is touched, the kernel ends a process; the driver's call only fails.
- */
+/* If memory runs out as it is touched, the kernel kills a process. The driver's call would only
+ * fail. */
 static bool has_room_to_touch(const struct pool *pool, uint64_t bytes)
 {
     const struct machine *machine = &host_memory_of(pool)->machine;
@@ -58,7 +60,8 @@ struct host_new {
     CUresult result;
 };
 
-/* By hand where that is quicker; where that fails, the driver is the one to say why. */
+/* Uses host_large_make where that is faster. If that fails, the driver is asked, and its error is
+ * the result. */
 static void ask_once(struct pool *pool, const struct host_request *request,
                      struct bucket_counters *cost, struct host_new *made)
 {
@@ -78,7 +81,8 @@ static void ask_once(struct pool *pool, const struct host_request *request,
     bucket_count_call(cost, monotonic_now() - started, made->result == CUDA_SUCCESS);
 }
 
-/* The block's size, as long as there is memory; then exactly what is wanted. */
+/* Asks for the block's full size as long as memory can be released for it, and then for exactly
+ * what the program requested. */
 static void ask(struct pool *pool, const struct host_request *request, struct bucket_counters *cost,
                 struct host_new *made)
 {
@@ -93,7 +97,7 @@ static void ask(struct pool *pool, const struct host_request *request, struct bu
     ask_once(pool, request, cost, made);
 }
 
-/* If the context has died since, its memory has died with it. */
+/* Records the block. If the context has died since, its memory has died with it. */
 static bool record(struct pool *pool, struct host_heap *heap, struct host_bin *bucket,
                    uint64_t generation, const struct host_request *request,
                    const struct host_new *made)
@@ -124,7 +128,7 @@ static void finish(struct pool *pool, struct host_heap *heap, struct host_bin *b
     context_unlock(heap->context);
 }
 
-/* A new block was wanted, so the next free is worth a fence of its own. */
+/* Makes the next free record a fence, since a new block was needed. */
 static void ask_for_a_fence(struct pool *pool, struct host_heap *heap)
 {
     struct host_shard *shard = host_shard_of_thread(pool, heap);
@@ -147,7 +151,8 @@ CUresult host_miss(struct pool *pool, struct host_heap *heap, uint64_t key,
     struct host_new made = {.bytes = bytes ? bytes : request->bytes};
     host_release_before_growth(pool, made.bytes);
     ask(pool, request, bucket->bucket.counters, &made);
-    /* A block that is smaller than its bucket must not serve it again, so it is not kept. */
+    /* A block smaller than its bucket's size must not serve that bucket again, so it is not cached.
+     */
     if (bytes && made.bytes != bytes && made.result == CUDA_SUCCESS)
         bucket = &heap->unkept;
     finish(pool, heap, bucket, generation, request, &made);

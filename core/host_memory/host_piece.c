@@ -56,7 +56,7 @@ void host_pieces_remove(struct host_pieces *pieces, struct block *block)
     }
     struct host_piece **place = place_of(pieces, block_address(block) / HOST_PIECE);
     struct host_piece *piece = *place;
-    if (!piece) /* never: it is there since its first block was added */
+    if (!piece) /* cannot happen: the piece exists since its first block was added */
         return;
     block_list_remove(&piece->blocks, block, LINK_HEAP);
     if (piece->blocks.first)

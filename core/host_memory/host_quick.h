@@ -1,23 +1,24 @@
 /*
- * The quick path of pinned memory: a hit in the calling thread's shard, and a free into it, where
- * nothing else is to be done. Each is one short lock, and calls nothing of the driver's.
+ * The quick path of pinned memory: a hit in the calling thread's shard, and a free into that shard,
+ * when nothing else has to be done. Each takes one short lock and makes no driver call.
  *
- * Whatever makes a call more than that is found here and left to host_allocate.h and host_free.h,
- * with nothing done: captures and handles that mean something else by now (the callers look at
- * them, by one word of the registry), the end of the context or its being the driver's
- * (heap->closed), work that only the host ends, frees that are to wait, blocks that are marked or
- * that another shard's threads have freed last, and the housekeeper's absence.
+ * The functions here detect whatever makes a call more than that, do nothing, and leave the call to
+ * host_allocate.h and host_free.h. These cases are: heap->closed (the context is ending, the driver
+ * answers in it, there is work that only the host ends, frees must wait or release memory). Further
+ * cases are marked blocks, blocks that another shard's threads freed last, and the housekeeper's
+ * absence. Captures and handles that have a new owner are not looked at here. The callers check
+ * them by one word of the registry.
  *
- * The calling thread has found the shard in thread_state: it is of the context that is current. No
- * lock is held.
+ * The calling thread has found the shard in thread_state: it belongs to the current context.
+ * Callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_HOST_QUICK_H
 #define CUDAPOOL_CORE_HOST_QUICK_H
 
 #include "host_free.h"
 
-/* A clean block for a request of that sort, flags of cuMemHostAlloc or HOST_SORT_PLAIN. False:
- * there is none, or it is not for the quick path. */
+/* Takes a clean block for a request of this sort: flags of cuMemHostAlloc, or HOST_SORT_PLAIN.
+ * False: there is none, or the request is not for the quick path. */
 __attribute__((always_inline)) static inline bool
 host_take_quickly(const struct host_memory *memory, struct host_shard *shard, size_t bytes,
                   unsigned sort, CUdeviceptr *address)
@@ -39,19 +40,20 @@ host_take_quickly(const struct host_memory *memory, struct host_shard *shard, si
     return block != NULL;
 }
 
-/* Claims a live block of the shard's, for host_put; the shard's lock is held then. NULL: nothing
- * was done. */
+/* Claims a live block of the shard, for host_put. The shard's lock is held then. NULL: nothing was
+ * done, and the lock is not held. */
 static inline struct host_bin *host_claim_quickly(const struct pool *pool, struct host_shard *shard,
                                                   struct block *block, CUdeviceptr address)
 {
     struct host_bin *bin = host_bin_of(block);
     if (__builtin_expect(bin->shard != shard || !host_try_lock(shard), 0))
         return NULL;
-    /* With the lock: who has the context end, or ends as the housekeeper, takes it afterwards. */
+    /* These are read with the lock held. A thread that ends the context takes the lock after
+     * setting closed, and so does the housekeeper after it has announced its end. */
     bool claimed = !host_is_closed(shard->heap, UINT32_MAX) &&
                    !housekeeping_is_watched(&pool->housekeeping) &&
                    block_claim_at_once(block, address, BLOCK_LEAVING);
-    /* In a life that has begun since, it may be another bin's. */
+    /* The block may have been freed and handed out again since, from another bin. */
     if (__builtin_expect(claimed && host_bin_of(block) == bin, 1))
         return bin;
     if (claimed)

@@ -13,34 +13,38 @@
 #include "host_by_driver.h"
 #include "host_choice.h"
 
-/* With less than this share of a cgroup's limit left, the housekeeper looks so often: nanoseconds.
- */
+/* While less than this share of the cgroup's limit is left, the housekeeper looks every
+ * NEAR_NANOSECONDS. */
 #define NEAR_SHARE       4u
 #define NEAR_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 
-/* While memory is short, the context's work is asked about no sooner than so: nanoseconds. */
+/* While memory is short, the driver is asked whether the context has work no sooner than this:
+ * nanoseconds. */
 #define LOOK_NANOSECONDS (UINT64_C(100) * 1000)
 
-/* Another thread's record is awaited for so long: nanoseconds. */
+/* How long to wait for another thread that is recording a fence: nanoseconds. */
 #define OTHERS_RECORD_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 
-/* A program that has launched nothing for so long is not at work: nanoseconds. */
+/* A program that has launched nothing for so many nanoseconds counts as quiet. */
 #define QUIET_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
-/* After so many bytes of misses an allocation looks what the cgroup has left. */
+/* After so many bytes of misses an allocation checks what the cgroup has left. */
 #define LOOK_BYTES (UINT64_C(16) << 20)
 
 struct release {
     struct host_choice choice;
-    uint64_t bytes; /* so many, or all there is */
-    uint64_t taken; /* but not where the driver has taken no more than so many for the context */
+    uint64_t bytes; /* the bytes to release, or all there are */
+    uint64_t taken; /* stops once the driver has taken no more than so many bytes for the context */
     enum eviction reason;
-    bool stranded;    /* also where the driver answers everything, and no fence can be had */
-    bool inside_free; /* the program waits, as the driver's own free does; else nobody may */
+    bool stranded;    /* also in a context where the driver answers everything, and no fence can be
+                         recorded */
+    bool inside_free; /* the program waits, as in the driver's own free; otherwise nobody may
+                         wait */
 };
 
-/* One thread records at a time. Another one's record takes microseconds, unless the driver is at
- * something else: then nobody can tell whether there is work. Releases and retakes the lock. */
+/* Begins a fence that is only queried. One thread records at a time, which takes microseconds
+ * unless the driver is busy with something else. In that case nobody can tell whether there is
+ * work: NULL. Releases and retakes the context's lock. */
 static struct fence *begin_question(struct context *context)
 {
     lock_must_be_held(&context->lock);
@@ -56,8 +60,7 @@ static struct fence *begin_question(struct context *context)
     return fence;
 }
 
-/* Records a fence that is only asked about, and asks: whether there was any work that it had to
- * wait for. */
+/* Whether the context has no work: records a fence that is only queried, and queries it at once. */
 static bool nothing_runs(struct pool *pool, struct context *context)
 {
     context_lock(context);
@@ -73,10 +76,10 @@ static bool nothing_runs(struct pool *pool, struct context *context)
     return over;
 }
 
-/* Whether the program has launched nothing for a while. Between a look at whether the context has
- * work and the driver's free another thread may launch some, for which the free then waits, with
- * the driver's lock held; so where nobody needs the memory, that is not tried beside a program that
- * is at work. */
+/* Whether the program has launched nothing for a while. Another thread may launch work between the
+ * check for work and the driver's free. The free then waits for that work with the driver's lock
+ * held. So where nobody needs the memory, nothing is released beside a program that launches work.
+ */
 static bool is_quiet(struct pool *pool)
 {
     struct host_memory *memory = host_memory_of(pool);
@@ -87,7 +90,8 @@ static bool is_quiet(struct pool *pool)
     return at == 0 || now - at > QUIET_NANOSECONDS;
 }
 
-/* What the driver does not know has been freed behind the pool's back. */
+/* Records the driver's answer. A block that the driver does not know was freed past the pool, and
+ * counts as released. Returns the bytes released. */
 static uint64_t settle(struct pool *pool, struct host_heap *heap, struct block *block,
                        CUresult result, enum eviction reason, uint64_t nanoseconds)
 {
@@ -119,7 +123,8 @@ static uint64_t give_back(struct pool *pool, struct host_heap *heap, struct bloc
     return bytes;
 }
 
-/* What was put aside is to go anyway, and goes first. 0: there is none, or the driver refuses. */
+/* Releases the deferred blocks or, without any, what host_take_chosen takes. Returns the bytes; 0:
+ * there is no block, or the driver refuses. */
 static uint64_t release_one(struct pool *pool, struct host_heap *heap, const struct release *what)
 {
     uint64_t bytes = host_free_those_aside(pool, heap);
@@ -127,7 +132,7 @@ static uint64_t release_one(struct pool *pool, struct host_heap *heap, const str
         return bytes;
     context_lock(heap->context);
     struct block *chain = host_take_chosen(heap, &what->choice);
-    /* Relaxed: whoever finds the heap without these blocks has taken the lock after this. */
+    /* Relaxed: a thread that finds the heap without these blocks has taken the lock after this. */
     atomic_fetch_add_explicit(&pool->returning, 1, memory_order_relaxed);
     context_unlock(heap->context);
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
@@ -145,8 +150,8 @@ static bool has_any(const struct host_heap *heap)
     return heap->context && (host_sum(heap).free_bytes || host_has_aside(heap));
 }
 
-/* Whether a block may go back now. Outside of a free that is while there is no work to wait for,
- * and none that ends only by the host comes before end_release. */
+/* Whether a block may be released now. Outside a free the context must have no work to wait for.
+ * From then until end_release no work is submitted that ends only if the host acts. */
 static bool begin_release(struct pool *pool, struct context *context, const struct release *what)
 {
     if (what->inside_free)
@@ -168,7 +173,7 @@ static void end_release(struct context *context, const struct release *what)
     context_unlock(context);
 }
 
-/* The bytes. */
+/* Releases blocks of the heap. Returns the bytes released. */
 static uint64_t release_from(struct pool *pool, struct host_heap *heap, const struct release *what)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
@@ -188,7 +193,7 @@ static uint64_t release_from(struct pool *pool, struct host_heap *heap, const st
         if (!begin_release(pool, context, what))
             break;
         atomic_store_explicit(&heap->waited_for, 0, memory_order_relaxed);
-        /* Whoever has just asked, or waited, may have made blocks clean. */
+        /* A query or wait just before this may have made blocks clean. */
         if (sum == 0)
             host_sweep_and_sum(heap);
         sum += bytes = release_one(pool, heap, what);
@@ -212,7 +217,7 @@ static struct release release_of(const struct pool *pool, uint64_t bytes, enum e
 
 /* ---- caps ---- */
 
-/* Of all contexts but that of the heap; NULL: of all. */
+/* Free bytes of all contexts except the heap's; NULL: of all contexts. */
 static uint64_t others_free_bytes(struct pool *pool, const struct host_heap *heap)
 {
     uint64_t sum = 0;
@@ -232,9 +237,9 @@ bool host_is_past_cap(struct pool *pool)
     return all_free_bytes(pool) > host_memory_of(pool)->cached_cap;
 }
 
-/* What the driver may have taken for the context by the reserve ratio, where the program holds so
- * much and is to have so many bytes more: less these. The program's own small blocks would not fill
- * their last piece either. */
+/* The bytes that the reserve ratio lets the driver have taken for the context before it makes a
+ * block of `more` bytes. live: the bytes that the program holds. A piece is added to the peak,
+ * since the program's own small blocks would not fill their last piece either. */
 static uint64_t taken_at_most(const struct pool *pool, struct host_heap *heap, uint64_t live,
                               uint64_t more)
 {
@@ -252,7 +257,7 @@ bool host_has_room(const struct pool *pool, struct host_heap *heap, uint64_t byt
            taken_at_most(pool, heap, host_sum(heap).live_requested, bytes);
 }
 
-/* sums: of the heap, just now. */
+/* sums: the heap's current sums. */
 static void release_past_ratio(struct pool *pool, struct host_heap *heap,
                                const struct host_sums *sums)
 {
@@ -264,7 +269,7 @@ static void release_past_ratio(struct pool *pool, struct host_heap *heap,
     release_from(pool, heap, &what);
 }
 
-/* Free blocks of the key past what a bucket may have. */
+/* The number of free blocks of the key above blocks_per_bucket. */
 static uint64_t blocks_past_cap(const struct pool *pool, const struct host_heap *heap, uint64_t key)
 {
     uint64_t blocks = 0;
@@ -286,7 +291,7 @@ static void release_past_caps(struct pool *pool, struct host_heap *heap, uint64_
         release_from(pool, heap, &what);
 }
 
-/* The next free gives so much back, of its own context. */
+/* Makes the next free release so many bytes of its own context; 0: none. */
 static void want(struct pool *pool, uint64_t bytes)
 {
     atomic_store_explicit(&host_memory_of(pool)->wanted, bytes, memory_order_relaxed);
@@ -299,7 +304,7 @@ bool host_is_wanted(struct pool *pool)
     return atomic_load_explicit(&host_memory_of(pool)->wanted, memory_order_relaxed) != 0;
 }
 
-/* Who still misses it afterwards says so again. */
+/* Releases the wanted bytes. A thread that still lacks memory afterwards asks again. */
 static void release_wanted(struct pool *pool, struct host_heap *heap)
 {
     if (!host_is_wanted(pool))
@@ -322,12 +327,13 @@ void host_release_excess(struct pool *pool, struct host_heap *heap, uint64_t key
         sums = host_sum(heap);
     }
     release_past_ratio(pool, heap, &sums);
-    /* As far as the bytes tell. */
+    /* An upper bound on the free blocks of the key, before they are counted. */
     if (sums.free_bytes / host_key_bytes(key) > pool->settings.host.caps.blocks_per_bucket)
         release_past_caps(pool, heap, key, blocks_past_cap(pool, heap, key) * host_key_bytes(key));
 }
 
-/* Now and then: to look opens files. */
+/* Bytes that the machine lacks for this growth. It is checked only now and then, since a check
+ * opens files. */
 static uint64_t missing_for_growth(struct host_memory *memory, uint64_t bytes)
 {
     uint64_t unlooked =
@@ -335,7 +341,7 @@ static uint64_t missing_for_growth(struct host_memory *memory, uint64_t bytes)
     if (unlooked < LOOK_BYTES)
         return 0;
     atomic_store_explicit(&memory->unlooked, 0, memory_order_relaxed);
-    /* For what can never be met nothing goes back. */
+    /* A request that can never be met releases nothing. */
     return bytes > memory->machine.memory_bytes ? 0
                                                 : machine_memory_missing(&memory->machine, bytes);
 }
@@ -386,8 +392,8 @@ uint64_t host_give_back(struct pool *pool, struct device *device, uint64_t bytes
     return !device && host_memory_of(pool) ? release_everywhere(pool, &what) : 0;
 }
 
-/* Bytes that are free, and that nobody has waited for without success while the context had the
- * work that it has. */
+/* Free bytes that nobody has waited for without success during the context's present work.
+ * UINT64_MAX: there was no such wait. */
 static uint64_t unwaited_bytes(struct pool *pool, struct host_heap *heap)
 {
     epoch_ask_all(pool, heap->context);
@@ -405,9 +411,10 @@ static void note_waited(struct host_heap *heap)
     atomic_store_explicit(&heap->waited_for, host_sum(heap).free_bytes, memory_order_relaxed);
 }
 
-/* Nothing can go back while the context works: until that is over, another thread's free has given
- * something back, or time is up. Of a context that the pool has stepped aside from nobody can tell.
- * True where another thread has, so that the driver may have enough now. */
+/* No block can be released while the context works. Waits until that work has completed, another
+ * thread's free has released something, or time is up. In a context that the pool no longer serves,
+ * nobody can tell whether there is work. True if another thread has released something, so that the
+ * driver may have enough now. */
 static bool wait_for_quiet(struct pool *pool, struct context *context,
                            const struct reclaim *progress, uint64_t give_up_at)
 {
@@ -427,9 +434,9 @@ static bool wait_for_quiet(struct pool *pool, struct context *context,
     return counter_get(&heap->reserved_bytes) < reserved;
 }
 
-/* No memory of a device comes of it. But the plain frees would have waited for the context's work,
- * and what the program has freed otherwise since would be back with that. True if it is over now.
- */
+/* Releases no memory of a device. But without the pool, the frees of pinned memory would have
+ * waited for the context's work. Memory that the program has freed in other ways would then be
+ * available. True if that work has completed. */
 static bool wait_for_frees(struct pool *pool, struct context *context,
                            const struct reclaim *progress, uint64_t give_up_at)
 {
@@ -498,8 +505,8 @@ void host_tell_time(struct host_heap *heap, uint64_t now)
         visit_bins(heap, restamp, &now);
 }
 
-/* What was freed, and not since the last look, has no fence coming from the program: it gets one
- * that is only asked about. */
+/* If nothing was freed since the last look, the program's frees may record no fence for what is
+ * pending. It then gets one that is only queried. */
 static void look_at_pending(struct pool *pool, struct host_heap *heap)
 {
     uint64_t newest = host_newest_pending(heap);
@@ -517,7 +524,7 @@ static void note_oldest(struct host_bin *bin, void *argument)
         *oldest = smaller_of(*oldest, bin->bucket.clean.first->freed_at);
 }
 
-/* When the next block is due. */
+/* Releases idle blocks. Returns when the next block is due. */
 static uint64_t release_idle_in(struct pool *pool, struct host_heap *heap, uint64_t now)
 {
     uint64_t idle = pool->settings.host.release_after_idle_ns, oldest = UINT64_MAX;
@@ -532,7 +539,8 @@ static uint64_t release_idle_in(struct pool *pool, struct host_heap *heap, uint6
     return oldest < UINT64_MAX - idle ? oldest + idle : UINT64_MAX;
 }
 
-/* Pinned memory that nobody uses is not to be what has the kernel end a process of the cgroup. */
+/* Releases unused pinned memory before the kernel kills a process of the cgroup for lack of memory.
+ */
 uint64_t host_leave_to_machine(struct pool *pool, uint64_t now)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);

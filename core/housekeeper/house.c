@@ -19,21 +19,21 @@
 #include "core/reclaim/reclaim.h"
 #include "neighbours.h"
 
-/* It ends when nothing has been free in so many looks, one after the other. */
+/* The thread ends when this many looks in a row have found nothing free. */
 #define EMPTY_LOOKS 2u
 
-/* What becomes idle at many times is looked for so many times in the span that makes it idle, at
- * most; and not more often than this: nanoseconds. */
+/* Looks for idle blocks are at least 1 / LOOKS_PER_SPAN of the idle span apart, and at least
+ * SHORTEST_SLEEP: nanoseconds. */
 #define LOOKS_PER_SPAN 16u
 #define SHORTEST_SLEEP (UINT64_C(10) * 1000 * 1000)
 
-/* The thread's own. Nanoseconds are those of the monotonic clock. */
+/* The thread's own state. Times are nanoseconds of the monotonic clock. */
 struct house {
     struct pool *pool;
     uint64_t next_look;     /* for idle blocks */
-    uint64_t next_shortage; /* of the machine's memory, which leaves no time until then */
-    uint64_t next_answer;   /* to neighbours who wait for what is pending; UINT64_MAX: none does */
-    uint64_t awaited_since; /* with that: since when one does */
+    uint64_t next_shortage; /* for a shortage of host memory, which cannot wait for next_look */
+    uint64_t next_answer;   /* to processes that wait for pending memory; UINT64_MAX: none does */
+    uint64_t awaited_since; /* with next_answer: since when a process waits */
     uint64_t next_watermark;
     unsigned empty; /* looks in a row that found nothing free */
 };
@@ -43,7 +43,8 @@ struct house {
 static void present_thread(void)
 {
     prctl(PR_SET_NAME, "cudapool");
-    /* The thread that it comes from may have a real-time priority, which is not for this. */
+    /* The thread that makes this one may have a real-time priority, which this one must not have.
+     */
     int policy = sched_getscheduler(0);
     if (policy == SCHED_FIFO || policy == SCHED_RR)
         sched_setscheduler(0, SCHED_OTHER, &(struct sched_param){0});
@@ -82,7 +83,7 @@ static uint64_t shortest_span(const struct pool *pool)
     return shortest;
 }
 
-/* When the next block is due, as kinds say it. */
+/* Releases idle blocks. Returns when the next block is due, as the kinds say. */
 static uint64_t release_idle(struct pool *pool, uint64_t now)
 {
     uint64_t due = UINT64_MAX;
@@ -94,8 +95,8 @@ static uint64_t release_idle(struct pool *pool, uint64_t now)
     return due;
 }
 
-/* What is due is looked for then, and in any case after the interval: what threads use is seen in
- * no other way. */
+/* Releases idle blocks, and plans the next look for when a block is due, but after
+ * HOUSEKEEPING_INTERVAL at most: no other look notices what threads use. */
 static void look_for_idle(struct house *house, uint64_t now)
 {
     uint64_t due = release_idle(house->pool, now);
@@ -110,7 +111,7 @@ static void look_for_idle(struct house *house, uint64_t now)
 
 /* ---- the machine's memory ---- */
 
-/* Once in the interval, or as soon as kinds say. */
+/* Looks for a shortage of host memory, once in the interval or as soon as kinds say. */
 static void look_for_shortage(struct house *house, uint64_t now)
 {
     uint64_t next = UINT64_MAX;
@@ -122,7 +123,8 @@ static void look_for_shortage(struct house *house, uint64_t now)
 
 /* ---- the end ---- */
 
-/* What is on its way to others is, too, until they are told that it has arrived. */
+/* Whether anything is free. Bytes that are on the way to other processes count until these were
+ * told. */
 static bool is_anything_free(struct pool *pool)
 {
     struct kept_bytes kept = kept_bytes(pool, NULL), of_machine = kept_bytes_of_machine(pool);
@@ -133,7 +135,7 @@ static bool is_anything_free(struct pool *pool)
     return kept.cached || kept.pending || on_the_way || drivers_pools_keep(pool);
 }
 
-/* See housekeeping.h for why nothing that is freed meanwhile is missed. */
+/* Whether the thread may end. housekeeping.h says why it misses no free. */
 static bool may_end(struct house *house)
 {
     struct pool *pool = house->pool;
@@ -147,7 +149,7 @@ static bool may_end(struct house *house)
     atomic_store(&pool->housekeeping.phase, HOUSEKEEPING_WATCHED);
     for (const struct kind *const *kind = pool->kinds; *kind; kind++)
         any |= (*kind)->watch && (*kind)->watch(pool);
-    /* Where the phase is another one, a free has been faster, and has made another thread. */
+    /* If the phase has changed, a free came first and has made another thread. */
     if (!any ||
         !atomic_compare_exchange_strong(&pool->housekeeping.phase, &watched, HOUSEKEEPING_MADE))
         return true;
@@ -159,7 +161,7 @@ static bool may_end(struct house *house)
 
 /* ---- neighbours ---- */
 
-/* The shortest sleep while a neighbour waits for what is pending: nanoseconds. */
+/* The shortest sleep while another process waits for pending memory: nanoseconds. */
 #define SHORTEST_NAP (UINT64_C(100) * 1000)
 
 static void answer_neighbours(struct house *house)
@@ -175,7 +177,8 @@ static void answer_neighbours(struct house *house)
 
 /* ---- all of it ---- */
 
-/* What is done about once a second. False: nothing is free any more. */
+/* Does what is due about once a second. Returns false where the thread is to end, since nothing is
+ * free any more. */
 static bool look_around(struct house *house, uint64_t now)
 {
     struct pool *pool = house->pool;
@@ -194,7 +197,8 @@ void *house_keep(void *argument)
     struct pool *pool = house.pool;
     uint64_t now = monotonic_now();
     present_thread();
-    /* For good: another thread may begin a capture before the pool knows of it. */
+    /* For the thread's whole life: another thread may begin a capture before the pool knows of it.
+     */
     relaxed_mode_begin(pool->driver);
     atomic_store_explicit(&pool->housekeeping.began_at, now, memory_order_relaxed);
     while (!housekeeping_is_stopped(&pool->housekeeping)) {

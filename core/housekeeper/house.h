@@ -1,5 +1,5 @@
 /*
- * What the housekeeper's thread does. Called by housekeeper.c, which makes the thread.
+ * What the housekeeper's thread does. housekeeper.c makes the thread and calls this.
  */
 #ifndef CUDAPOOL_CORE_HOUSE_H
 #define CUDAPOOL_CORE_HOUSE_H
@@ -8,10 +8,11 @@
 
 struct pool;
 
-/* What the figures say of the thread. */
+/* Sets the thread's state in the figures. */
 void house_count_state(const struct pool *pool, enum housekeeper_state state);
 
-/* The thread; pool: a struct pool. Returns when nothing is free any more, or the process ends. */
+/* Runs the thread; pool: a struct pool. Returns when nothing is free any more, or the process ends.
+ */
 void *house_keep(void *pool);
 
 #endif

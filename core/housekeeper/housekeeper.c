@@ -1,5 +1,6 @@
 /*
- * When the housekeeper's thread is made. How is in own_thread.c, and what it does in house.c.
+ * Decides when the housekeeper's thread is made. own_thread.c makes it, and house.c is what it
+ * does.
  */
 #include "housekeeper.h"
 
@@ -17,33 +18,34 @@
 #include "neighbours.h"
 #include "own_thread.h"
 
-/* Where no thread could be made, it is tried again after so long: nanoseconds. */
+/* After a thread could not be made, the next try comes after this time: nanoseconds. */
 #define RETRY_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
-/* What is cached is told to neighbours by slow paths no sooner than so long after the last time, in
- * nanoseconds, unless so many bytes were freed: to sum up what all threads have costs each of them
- * a cache line or two. */
+/* Slow paths publish what is cached at most once in PUBLISH_NANOSECONDS, unless UNTOLD_BYTES were
+ * freed. Summing up all threads' caches costs each thread a cache line or two. */
 #define PUBLISH_NANOSECONDS (UINT64_C(1) * 1000 * 1000)
 #define UNTOLD_BYTES        (UINT64_C(64) << 20)
 
-/* Of so many slow paths of a thread one looks at the clock for that. */
+/* One of this many slow paths of a thread reads the clock for that. */
 #define LOOKS_PER_CLOCK 16u
 
 /* ---- the process ---- */
 
-/* Handlers of exit get no argument. Of several pools, which only tests have, the last one. */
+/* The pool for process_ends, since exit handlers get no argument. Of several pools, which only
+ * tests have, it is the last one. */
 static _Atomic(struct pool *) pool_of_process;
 
 static void process_ends(void)
 {
     struct pool *pool = atomic_load_explicit(&pool_of_process, memory_order_acquire);
-    /* A child of vfork that calls exit shares the memory, but is not the process. */
+    /* A vfork child that calls exit shares the memory, but must not stop the housekeeper. */
     if (pool && pool->process == getpid())
         housekeeper_stop(pool);
 }
 
-/* The driver was there before, and so were the handlers of its own that it has for exit: those
- * that come later are called earlier. False while a thread forks, whose child could never exit. */
+/* Registers process_ends with atexit. The driver has registered its handlers earlier, so
+ * process_ends runs before these. Returns false while a thread forks: its child could never exit.
+ */
 static bool be_told_of_exit(struct pool *pool)
 {
     if (atomic_load_explicit(&pool_of_process, memory_order_acquire) == pool)
@@ -77,14 +79,14 @@ void housekeeper_forget(struct pool *pool)
     atomic_store_explicit(&pool->housekeeping.stopped, true, memory_order_relaxed);
 }
 
-/* Children of vfork run in the parent's memory. */
+/* False in a forked child. A vfork child runs in the parent's memory, so the process id tells. */
 static bool is_in_the_pools_process(const struct pool *pool)
 {
     return !atomic_load_explicit(&pool->forgotten, memory_order_relaxed) &&
            pool->process == getpid();
 }
 
-/* phase: what it is now, as far as this thread knows. */
+/* Makes the thread, if the phase still is the one that this thread has read. */
 __attribute__((noinline)) static void make(struct pool *pool, uint32_t phase)
 {
     struct housekeeping *keeping = &pool->housekeeping;
@@ -97,12 +99,12 @@ __attribute__((noinline)) static void make(struct pool *pool, uint32_t phase)
         !atomic_compare_exchange_strong(&keeping->phase, &phase, HOUSEKEEPING_MADE))
         return;
     if (!be_told_of_exit(pool)) {
-        /* The next look tries again. */
+        /* The next housekeeper_look tries again. */
         atomic_store_explicit(&keeping->phase, phase, memory_order_release);
         return;
     }
     house_count_state(pool, HOUSEKEEPER_RUNS);
-    /* Whoever asks before the thread has run for the first time is answered then. */
+    /* A process that asks before the thread first runs is answered when it runs. */
     neighbours_publish(pool);
     neighbours_listen(pool, true);
     if (own_thread_make(pool, house_keep, pool))
@@ -113,7 +115,8 @@ __attribute__((noinline)) static void make(struct pool *pool, uint32_t phase)
     atomic_store_explicit(&keeping->phase, HOUSEKEEPING_CANNOT, memory_order_release);
 }
 
-/* What a member of a group has taken is missing to a group with a limit, however little it is. */
+/* Whether the pool has taken enough for a thread to be worth it. In a group with a limit any byte
+ * is enough, since the group lacks it. */
 static bool has_taken_much(struct pool *pool)
 {
     uint64_t bytes = atomic_load_explicit(&pool->machine_bytes, memory_order_relaxed);
@@ -126,7 +129,8 @@ static bool has_taken_much(struct pool *pool)
     return bytes > HOUSEKEEPER_BYTES || of_limited_group || drivers_pools_keep(pool);
 }
 
-/* Others are told soon enough by the thread, unless it was much. Relaxed: it chooses who tells. */
+/* Publishes what is cached, if much was freed or some time has passed. Otherwise the thread
+ * publishes soon enough. Relaxed: it only chooses which thread publishes. */
 static void publish_now_and_then(struct pool *pool, uint64_t bytes)
 {
     struct housekeeping *keeping = &pool->housekeeping;

@@ -21,18 +21,20 @@ static uint64_t on_the_way(const struct device *device)
     return atomic_load_explicit(&device->on_the_way, memory_order_relaxed);
 }
 
-/* What threads are giving back is in no heap, and not the driver's yet either. */
+/* Also counts, as pending, the bytes that threads are releasing: they are in no heap, and not with
+ * the driver yet. */
 static struct kept_bytes kept_or_returning(struct pool *pool, struct device *device)
 {
     struct kept_bytes kept = kept_bytes(pool, device);
-    /* Pairs with the fence in returning_begin. */
+    /* Pairs with the release fence in returning_begin. */
     counter_fence(memory_order_acquire);
     kept.pending += atomic_load_explicit(&device->returning, memory_order_relaxed);
     return kept;
 }
 
-/* Frees on the fast path are not told before the next look. So as long as there is a thread that
- * could answer, nobody is told that there is nothing: who asks then learns what there is now. */
+/* Publishes what the device's memory has cached and pending. Frees on the fast path are not
+ * published before the next look. So a process with a thread that could answer never publishes that
+ * it has nothing: others then ask, and learn what there is. */
 static struct kept_bytes publish(struct pool *pool, struct device *device)
 {
     struct kept_bytes kept = kept_or_returning(pool, device);
@@ -62,7 +64,8 @@ void neighbours_listen(struct pool *pool, bool listens)
 
 /* ---- what others want ---- */
 
-/* The program's threads hold what they use in their caches: that is taken as well. */
+/* Releases memory for others' sake, including the blocks that the program's threads hold in their
+ * caches. */
 static uint64_t give(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t given = 0;
@@ -72,7 +75,8 @@ static uint64_t give(struct pool *pool, struct device *device, uint64_t bytes)
     return given;
 }
 
-/* What is pending without a fence would be pending until the program's next free. */
+/* Fences pending memory that has no fence. Otherwise it would be pending until the program's next
+ * free. */
 static void fence_what_is_pending(struct pool *pool, struct device *device)
 {
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
@@ -80,7 +84,8 @@ static void fence_what_is_pending(struct pool *pool, struct device *device)
     TELL_KINDS(pool, fence_the_rest, pool, device);
 }
 
-/* The context may have barriers, behind which the return streams are as well. */
+/* Whether all releases have reached the driver. Barriers of a context also delay its return
+ * streams. */
 static bool returns_are_over(struct pool *pool, struct device *device)
 {
     bool over = true;
@@ -90,7 +95,7 @@ static bool returns_are_over(struct pool *pool, struct device *device)
     return over;
 }
 
-/* What was sent on its way is given when it has arrived. */
+/* Reports bytes on the way as given once all of them have reached the driver. */
 static void tell_what_is_given(struct pool *pool, struct device *device)
 {
     uint64_t given = on_the_way(device);
@@ -101,9 +106,9 @@ static void tell_what_is_given(struct pool *pool, struct device *device)
     board_give(device->board, device->board_place, given);
 }
 
-/* So much is given at a time, in bytes: the driver needs some milliseconds for it, and whoever asks
- * for more at once than it misses now (core/reclaim/neighbours.c) goes on with that, and may have
- * enough before all is given. */
+/* The most that one answer releases, in bytes. The driver needs some milliseconds for it. A process
+ * that asks for more than it lacks now (core/reclaim/neighbours.c) goes on with this part, and may
+ * have enough before all is given. */
 #define GIVEN_AT_A_TIME (UINT64_C(16) << 30)
 
 static uint64_t give_portion(struct pool *pool, struct device *device, uint64_t portion)
@@ -116,7 +121,7 @@ static uint64_t give_portion(struct pool *pool, struct device *device, uint64_t 
     return sent;
 }
 
-/* True: more of it may be given soon. */
+/* Answers the demands on one device. Returns true where more may be given soon. */
 static bool answer(struct pool *pool, struct device *device)
 {
     struct board_wish wish = board_take(device->board, device->board_place);
@@ -127,17 +132,19 @@ static bool answer(struct pool *pool, struct device *device)
     uint64_t promise = sent < portion ? 0 : smaller_of(rest, kept.cached);
     atomic_fetch_add_explicit(&device->on_the_way, sent, memory_order_relaxed);
     uint64_t promised = atomic_exchange_explicit(&device->promised, promise, memory_order_relaxed);
-    /* In this order: whoever waits gives up where nothing is pending and too little was given. */
+    /* board_give before publish: a process that waits gives up if nothing is pending and too little
+     * was given. */
     tell_what_is_given(pool, device);
-    /* What was promised there while another device's was given would count as pending. */
+    /* Publishing also removes bytes that were promised while another device's were given. They
+     * would still count as pending. */
     if (wish.bytes || promised || wish.tell)
         publish(pool, device);
     return (rest && (promise || kept.pending)) || on_the_way(device);
 }
 
-/* Where the device is nearly full the driver may take a millisecond and a half for each block, and
- * who waits for an answer takes this process for a stopped one after BOARD_SILENCE_NANOSECONDS. So
- * of more than this the answer is first that it is on its way, like what is pending. */
+/* Above this many bytes, the first answer only says that they are on the way, like pending ones. On
+ * a nearly full device the driver may take 1.5 ms for each block. A process that gets no answer in
+ * BOARD_SILENCE_NANOSECONDS would take this one for a stopped one. */
 #define GIVEN_AT_ONCE (UINT64_C(64) << 20)
 
 static bool takes_long(struct pool *pool, struct device *device)
@@ -146,7 +153,8 @@ static bool takes_long(struct pool *pool, struct device *device)
     return wanted > GIVEN_AT_ONCE && kept_bytes(pool, device).cached > GIVEN_AT_ONCE;
 }
 
-/* Whoever has asked for another device's waits as well meanwhile. */
+/* Publishes cached bytes of all devices as promised, since processes that asked for another
+ * device's memory wait meanwhile too. */
 static void promise(struct pool *pool)
 {
     struct device *device = registry_devices(&pool->registry);
@@ -181,15 +189,15 @@ bool neighbours_answer(struct pool *pool)
 
 /* ---- what others cannot ask for ---- */
 
-/* Less than this is not worth a look at what the driver has free; nor a sign of others, nor is less
- * than a quarter of what is to be left. */
+/* With fewer cached bytes the driver is not asked what is free. Growth of what others hold by more
+ * than min(WATERMARK_BYTES, leave_free / 4) is a sign of other processes. */
 #define WATERMARK_BYTES (UINT64_C(64) << 20)
 
-/* What others have held for so long in all is taken for what the driver itself needs: nanoseconds.
+/* What others have held throughout this time counts as what the driver itself needs: nanoseconds.
  */
 #define WATERMARK_SPAN (UINT64_C(60) * 1000 * 1000 * 1000)
 
-/* What the driver says of the device. False where it cannot be asked. */
+/* Asks the driver how much of the device is free. Returns false where it cannot be asked. */
 static bool ask_what_is_free(struct pool *pool, struct device *device, size_t *left, size_t *total)
 {
     struct context *context = context_next(pool, NULL, device);
@@ -204,9 +212,9 @@ static bool ask_what_is_free(struct pool *pool, struct device *device, size_t *l
     return known;
 }
 
-/* Whether others hold more now than at some time lately. What the process itself takes past the
- * pool counts as others', but for what the pool knows of: managed memory, the rest of pages,
- * and what the driver's own pools have taken. */
+/* Whether others hold more now than at some time lately. Memory that this process has taken without
+ * the pool counts as others'. Exceptions are what the pool knows of: managed memory, the rest of
+ * pages, and what the driver's own pools have taken. */
 static bool others_have_grown(struct watermark *mark, uint64_t others, uint64_t wanted,
                               uint64_t now)
 {
@@ -233,12 +241,13 @@ static void leave_free_on(struct pool *pool, struct device *device, uint64_t wan
 {
     size_t left, total;
     uint64_t before = device_reserved(device);
-    /* What others had when this process had nothing to give is to be known in any case. */
+    /* The first call asks in any case, so that it is known what others had when this process had
+     * nothing to give. */
     bool is_known = device->watermark.span_began != 0;
     if ((is_known && kept_bytes(pool, device).cached < WATERMARK_BYTES) ||
         !ask_what_is_free(pool, device, &left, &total))
         return;
-    /* Of what is taken or given meanwhile, nothing counts as others'. */
+    /* Bytes that are taken or released between the two reads do not count as others'. */
     uint64_t after = device_reserved(device), own = before > after ? before : after;
     own += managed_bytes(device) + taken_beside_blocks(pool, device);
     uint64_t others = rest_of(total - left, own);

@@ -11,7 +11,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/surroundings.h"
 
-/* For the driver, beside the C library's own needs. What sanitizers put there is large. */
+/* Stack bytes for the driver, beside what the C library itself needs. Sanitizers need much more. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define STACK_BYTES ((size_t)2 << 20)
 #else
@@ -27,9 +27,9 @@ static int add_static_tls(struct dl_phdr_info *object, size_t size, void *bytes)
     return 0;
 }
 
-/* The C library takes what the objects of the process have for each thread out of its stack. 0
- * beside a fork, whose child would have the dynamic linker's lock for ever: then the stack has the
- * size that is usual in this process. */
+/* Returns the stack size that is needed with static thread-local storage, which the C library puts
+ * into the stack. Returns 0 while a thread forks, since the child would find the dynamic linker's
+ * lock taken for ever. Then the thread gets the process's usual stack size. */
 static size_t stack_bytes(struct pool *pool)
 {
     size_t bytes = STACK_BYTES, page = (size_t)sysconf(_SC_PAGESIZE);
@@ -44,14 +44,14 @@ static void block_signals(sigset_t *before)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
     sigset_t all;
-    /* It leaves out those that the C library uses for itself (setuid, pthread_cancel). */
+    /* sigfillset leaves out the signals that the C library itself uses (setuid, pthread_cancel). */
     sigfillset(&all);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
         sigdelset(&all, faults[i]);
-    sigprocmask(SIG_SETMASK, &all, before); /* of this thread, which the new one inherits */
+    sigprocmask(SIG_SETMASK, &all, before); /* of this thread; the new thread inherits it */
 }
 
-/* 0, or an error. */
+/* Makes the thread. Returns 0, or an error. */
 static int create(struct pool *pool, size_t bytes, void *(*run)(void *), void *argument)
 {
     const struct thread_functions *functions = &pool->thread_functions;
@@ -77,7 +77,8 @@ bool own_thread_make(struct pool *pool, void *(*run)(void *), void *argument)
         int cancellation = cancellation_off();
         block_signals(&before);
         int result = create(pool, stack_bytes(pool), run, argument);
-        /* Perhaps not enough for what objects without a header of their own have for threads. */
+        /* The stack may be too small where objects without a program header have thread-local
+         * storage. */
         if (result == EINVAL)
             result = create(pool, 0, run, argument);
         made = result == 0;

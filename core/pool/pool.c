@@ -25,11 +25,12 @@
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_memory.h"
 
-/* In the order in which they are asked. Device memory is the first one: see heap_of. */
+/* The kinds of memory, in the order in which they are asked. heap_of relies on device memory being
+ * the first. */
 static const struct kind *const kinds[] = {&device_memory, &host_memory, &stream_memory,
                                            &graph_memory, NULL};
 
-/* Of this pool in the process, from 1 on. Relaxed: only that they differ matters. */
+/* Numbers the pools of this process from 1. Relaxed: the numbers only have to differ. */
 static uint64_t next_number(void)
 {
     static _Atomic uint64_t pools;
@@ -60,8 +61,8 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
     thread_caches_prepare(pool, threads);
     housekeeper_prepare(pool);
     atomic_init(&pool->registry.generation, next_number() * REGISTRY_POOL);
-    /* Switched off, the pool does what it does while captures go on: the driver answers, and the
-     * bytes are counted. */
+    /* A pool that is switched off behaves as while captures are under way: the driver answers, and
+     * the pool counts the bytes. */
     if (!settings->device.enabled)
         captures_switch_off(pool);
     pool->captures.idle = atomic_load_explicit(&pool->captures.count, memory_order_relaxed);
@@ -183,7 +184,8 @@ bool pool_make_room(struct pool *pool, struct reclaim *progress)
     return reclaim_for_retry(pool, NULL, progress);
 }
 
-/* What another device has left the driver does not tell: then nobody knows how much is missing. */
+/* The driver reports free memory of the current context's device only. For any other device the
+ * pool cannot tell how much is missing. */
 bool pool_make_room_on(struct pool *pool, CUdevice ordinal, uint64_t bytes,
                        struct reclaim *progress)
 {
@@ -250,7 +252,8 @@ struct kept_peaks pool_device_peaks(struct pool *pool, CUdevice ordinal)
     struct device *device = device_with(pool, ordinal);
     if (device)
         TELL_KINDS(pool, add_peaks, pool, device, &sum);
-    /* Kinds, and contexts, need not have peaked at one time. */
+    /* Kinds and contexts may have peaked at different times, so the device's own peak bounds the
+     * sum. */
     if (device)
         sum.reserved = smaller_of(sum.reserved, counter_get(&device->given_peak));
     sum.live = smaller_of(sum.live, sum.reserved);

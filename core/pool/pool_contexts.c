@@ -1,5 +1,7 @@
 /*
- * Contexts that come, end, synchronise and are put behind events, as the hooks see them.
+ * Contexts, as the hooks see them. These functions of pool.h are called when a context is created,
+ * ends, is synchronised, or is made to wait for an event. They keep the pool's records of contexts
+ * in step with the driver.
  */
 #include "pool.h"
 
@@ -47,16 +49,18 @@ void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green)
     context_drop_alias(pool, green);
 }
 
-/* The plain frees would have waited for other contexts' copies of what is pending, which the end of
- * the context does not: the driver's own free does. perhaps: the context may live on, and then the
- * program waits for none of the work that it has submitted since. */
+/* Called before a context ends. Without the pool, each free would have waited for copies that other
+ * contexts make of the freed memory. The end of the context does not wait for those copies, but the
+ * driver's own free does. perhaps: the context may survive. The program then waits for no work that
+ * it has submitted since its frees, so the pool waits for the pending memory's fences only. */
 static void end_frees(struct pool *pool, struct context *context, bool perhaps)
 {
     bool pushed;
     if (!context || !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
         !context_push(pool, context, &pushed))
         return;
-    /* Captures forbid the driver's frees, but not waiting for what was freed before them. */
+    /* Captures forbid the driver's frees, but allow a wait for what was freed before the captures
+     * began. */
     if (!captures_are_going_on(&pool->captures) && !perhaps)
         heap_free_pending(pool, context);
     else
@@ -76,7 +80,7 @@ struct ending pool_context_ending(struct pool *pool, CUcontext handle)
     return ending;
 }
 
-/* The primary lock stays with the caller. */
+/* Takes the primary lock, which pool_context_ended releases. */
 static struct ending find_primary(struct pool *pool, CUdevice device)
 {
     int cancellation = cancellation_off();
@@ -86,8 +90,9 @@ static struct ending find_primary(struct pool *pool, CUdevice device)
                            .cancellation = cancellation};
 }
 
-/* As far as retains were seen; green contexts retain unseen. If there are others, what is pending
- * is waited for a little later than its frees would have waited without the pool. */
+/* Whether the primary context has at most this many retains, as far as the pool has seen them;
+ * green contexts retain it unseen. Where there are more, the pool waits for pending memory a little
+ * later than the plain frees would have waited. */
 static bool retains_are(const struct ending *ending, uint32_t most)
 {
     return ending->context &&
@@ -150,15 +155,17 @@ static void note_barrier(struct pool *pool, struct context *context)
 {
     if (!context)
         return;
-    /* Relaxed: a thread that gives memory back meanwhile does so before the barrier or after it. */
+    /* Relaxed: a thread that releases memory at the same time does so either before the barrier or
+     * after it. */
     if (streams_of(pool))
         streams_are_barred(pool, context);
     else
         atomic_store_explicit(&context->barred, true, memory_order_relaxed);
 }
 
-/* A nested call makes no context known: the caller may hold the locks for that. What is not known
- * has no memory of ours that was used before the barrier. */
+/* A nested call only looks the context up and does not register it, because the caller may hold the
+ * locks that registering takes. An unknown context has no memory of the pool's that was used before
+ * the barrier. */
 static struct context *current_behind_barrier(struct pool *pool)
 {
     bool green;
@@ -174,7 +181,8 @@ void pool_barrier_coming(struct pool *pool, CUcontext handle)
     note_barrier(pool, handle ? context_named(pool, handle) : current_behind_barrier(pool));
 }
 
-/* Only the green context's own streams wait, but the pool does not tell them from the others. */
+/* Only the green context's own streams wait. The pool does not tell them apart and notes a barrier
+ * for the whole primary context. */
 void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
 {
     note_barrier(pool, context_find_primary(pool, context_green_device(pool, green)));
@@ -187,7 +195,7 @@ struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *
     bool green = false;
     struct synchronising state = {NULL, false, 0, NULL};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
-    /* A green context's synchronise is not the primary's. */
+    /* A synchronise of a green context does not cover its primary context. */
     bool whole = state.context && !green;
     if (whole && pool_follows_streams(pool) && !program_captures(&pool->captures))
         state.streams = order_take_context(pool, state.context);

@@ -1,5 +1,7 @@
 /*
- * What is current in the calling thread, as frees see it.
+ * What is current in the calling thread, as a free needs to know it. That may be no context, a live
+ * one, or one in which the driver would refuse to free. The quick paths ask whether the context
+ * that the thread remembers is still the current one.
  */
 #ifndef CUDAPOOL_CORE_POOL_CURRENT_H
 #define CUDAPOOL_CORE_POOL_CURRENT_H
@@ -8,13 +10,14 @@
 #include "core/contexts/pool_state.h"
 
 enum currency {
-    CURRENT_NONE,    /* the driver frees all the same */
-    CURRENT_ALIVE,   /* or so it seems: one that another thread is just ending counts as either */
-    CURRENT_UNKNOWN, /* one that has ended, or in a host function: the driver frees nothing */
+    CURRENT_NONE,    /* no context; the driver frees all the same */
+    CURRENT_ALIVE,   /* a live context. One that another thread is just ending may count as alive or
+                        unknown */
+    CURRENT_UNKNOWN, /* a context that has ended, or a host function: the driver frees nothing */
 };
 
-/* Whether the current context is the one that the thread remembers, nothing of which has changed;
- * false as well while captures go on, and without a context. */
+/* Whether the current context is the one that the thread remembers, and nothing about it has
+ * changed. False also while captures are under way, and without a context. */
 static inline bool thread_remembers_current(const struct pool *pool)
 {
     const struct thread_state *thread = &thread_state;
@@ -25,8 +28,9 @@ static inline bool thread_remembers_current(const struct pool *pool)
            atomic_load_explicit(&pool->registry.generation, memory_order_acquire);
 }
 
-/* Where contexts have ended, the current one may be among them. Of its device, and its flags, the
- * driver tells even then, but not of its id. */
+/* Whether the current context, with this handle, is alive. Asked where contexts have ended, since
+ * the current one may be among them. For an ended context the driver still answers questions about
+ * its device and flags, but not about its id. */
 bool current_is_alive(struct pool *pool, CUcontext handle);
 
 static inline enum currency what_is_current(struct pool *pool)
@@ -36,7 +40,7 @@ static inline enum currency what_is_current(struct pool *pool)
         return CURRENT_UNKNOWN;
     if (!handle)
         return CURRENT_NONE;
-    /* Relaxed: see CURRENT_ALIVE. */
+    /* Relaxed: a context that another thread is just ending may count as either (CURRENT_ALIVE). */
     bool alive = __builtin_expect(!registry_has_forgotten(&pool->registry), 1) ||
                  current_is_alive(pool, handle);
     return alive ? CURRENT_ALIVE : CURRENT_UNKNOWN;

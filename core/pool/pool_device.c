@@ -1,5 +1,7 @@
 /*
- * What the hooks ask of device memory: the functions of pool.h that allocate and free it.
+ * Device memory: the functions of pool.h that allocate and free it. The fast path uses the calling
+ * thread's cache without a lock (thread_cache.h). Everything else leaves it by a jump to a noinline
+ * function. "Inside" a cache means between cache_enter and cache_leave.
  */
 #include "pool.h"
 
@@ -23,18 +25,19 @@
 #include "pool_current.h"
 #include "pool_stream.h"
 
-/* The current context where the pool may serve it. */
+/* The current context, or NULL where the pool may not serve it. */
 static struct context *served_context(struct pool *pool)
 {
     bool green;
     struct context *context = context_current(pool, &green);
-    /* Relaxed: see where it is set. */
+    /* Relaxed: a late look costs one more failed call (context_step_aside). */
     if (!context || atomic_load_explicit(&context->unusable, memory_order_relaxed))
         return NULL;
     return context;
 }
 
-/* The driver says why it gives nothing for this; captures that may allocate need not mind. */
+/* Lets the driver answer an invalid request with its own error. Relaxed mode keeps the call from
+ * spoiling captures in which the program may allocate. */
 static CUresult refuse_by_driver(struct pool *pool, CUdeviceptr *address, size_t bytes)
 {
     struct relaxed_mode mode = relaxed_mode_where_captures_allocate(pool);
@@ -43,8 +46,9 @@ static CUresult refuse_by_driver(struct pool *pool, CUdeviceptr *address, size_t
     return result;
 }
 
-/* Where the driver answers. What the pool cached before it stepped aside still makes room. What it
- * gives is not known to graphs, so captures mind; where no context is current it gives nothing. */
+/* Lets the driver answer where the pool does not serve the context. The pool's cached memory still
+ * makes room. Graphs do not learn of the driver's memory, so captures are to forbid this call.
+ * Without a live context the driver allocates nothing, so refuse_by_driver can be used. */
 static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_t bytes)
 {
     struct reclaim progress = {.bytes = bytes, .wanted = bytes};
@@ -58,14 +62,15 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
     return result;
 }
 
-/* The calling thread's cache in its current context, where it may use it; else one without a heap,
- * and the slow path decides: so it does without a current context, and with one that has ended. */
+/* The calling thread's cache in its current context. Without a live context, or a cache that may be
+ * used, no_thread_cache: it has no heap, so the slow path decides. */
 static inline struct thread_cache *usable_cache(const struct pool *pool)
 {
     return thread_remembers_current(pool) ? thread_state.kept : &no_thread_cache;
 }
 
-/* A capture that has begun since may have seen what this hands out: it owns that like the rest. */
+/* A capture that began during the allocation may have seen the address. It then owns the block,
+ * like everything that is allocated while it is under way. */
 static inline CUresult own_beside_captures(struct pool *pool, CUdeviceptr address)
 {
     if (__builtin_expect(graph_memory_of(pool) != NULL, 0) && graph_memory_serves(pool))
@@ -93,7 +98,8 @@ __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUd
     if (graph_memory_serves(pool))
         return graph_memory_allocate(pool, context, address, bytes);
     if (captures_are_going_on(&pool->captures)) {
-        /* Relaxed, like every counter. Switched off, the pool does as if captures went on. */
+        /* Relaxed, like every counter. A pool that is switched off behaves as if captures were
+         * under way, but counts none of these. */
         atomic_fetch_add_explicit(&heap_of(context)->counters->captured,
                                   pool->settings.device.enabled, memory_order_relaxed);
         return heap_allocate_unkept(pool, context, address, bytes);
@@ -101,20 +107,21 @@ __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUd
     return allocate_from_heap(pool, context, address, bytes);
 }
 
-/* The same for a thread whose cache has shown its context, but not the block. */
+/* The slow path of a thread whose cache has given the context, but no block. */
 __attribute__((noinline)) static CUresult allocate_in_context(struct pool *pool,
                                                               struct thread_cache *cache,
                                                               CUdeviceptr *address, size_t bytes)
 {
     struct context *context = context_of_heap(cache->heap);
-    /* Relaxed: see where it is set. */
+    /* Relaxed: a late look costs one more failed call (context_step_aside). */
     if (!bytes || atomic_load_explicit(&context->unusable, memory_order_relaxed))
         return allocate_slowly(pool, address, bytes);
     graph_memory_take_up(pool);
     return allocate_from_heap(pool, context, address, bytes);
 }
 
-/* Inside, which it leaves: a clean block goes into the program's hands. out: cache_out_with. */
+/* Inside the cache on entry, outside on return. Hands a clean block out to the program. out: the
+ * result of cache_out_with. */
 __attribute__((always_inline)) static inline void
 hand_out(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
          CUdeviceptr *address, size_t bytes, uint64_t out)
@@ -125,7 +132,7 @@ hand_out(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
         thread_cache_note_peaks(cache, bin);
 }
 
-/* Not inside: others may have taken the blocks meanwhile. */
+/* Not inside the cache on entry. Takes a clean block of the bin, if other threads have left one. */
 static CUresult allocate_what_is_clean(struct pool *pool, struct thread_cache *cache,
                                        struct cache_bin *bin, CUdeviceptr *address, size_t bytes)
 {
@@ -141,7 +148,7 @@ static CUresult allocate_what_is_clean(struct pool *pool, struct thread_cache *c
                  : allocate_in_context(pool, cache, address, bytes);
 }
 
-/* Inside a cache that is closed, or has nothing that is known to be clean. */
+/* Inside a cache that is closed, or whose bin has no block that is known to be clean. */
 __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
                                                           struct thread_cache *cache,
                                                           struct cache_bin *bin, bool closed,
@@ -168,7 +175,7 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
     return allocate_in_context(pool, cache, address, bytes);
 }
 
-/* Inside a cache that is open, and has nothing that is known to be clean. */
+/* Inside a cache that is open, but whose bin has no block that is known to be clean. */
 __attribute__((noinline)) static CUresult
 allocate_turned(struct pool *pool, struct thread_cache *cache, struct cache_bin *bin,
                 CUdeviceptr *address, size_t bytes, uint64_t out)
@@ -180,7 +187,7 @@ allocate_turned(struct pool *pool, struct thread_cache *cache, struct cache_bin 
     return CUDA_SUCCESS;
 }
 
-/* Inside a cache that is open, where the newest clean block may raise a peak. */
+/* Inside an open cache, where handing out the newest clean block may raise a peak. */
 __attribute__((noinline)) static CUresult allocate_and_note(struct thread_cache *cache,
                                                             struct cache_bin *bin,
                                                             CUdeviceptr *address, size_t bytes,
@@ -234,8 +241,8 @@ static void remember_pitch(struct pool *pool, const struct pitch *pitch)
     lock_give(&pool->pitch_lock);
 }
 
-/* What rows of this width take if the pitch is a multiple of 512, as it is everywhere today. False
- * where that is past 64 bits. */
+/* Bytes of the rows, if the pitch is the width rounded up to a multiple of 512, as it is on every
+ * device today. False where 64 bits overflow. */
 static bool estimate_pitched(const struct pitch *wanted, size_t height, size_t *bytes)
 {
     return !__builtin_add_overflow(wanted->width, 511, bytes) &&
@@ -256,12 +263,13 @@ static CUresult ask_for_pitch(struct miss *miss)
                            wanted->element_bytes);
 }
 
-/* The driver's own call, as a miss whose size is a guess until the driver has told the pitch. */
+/* Makes the driver's own call, as a miss whose size is estimated until the driver has told the
+ * pitch. */
 static CUresult learn_pitch(struct pool *pool, allocate_pitch *driver, struct context *context,
                             CUdeviceptr *address, struct pitch *wanted, size_t height)
 {
     size_t estimate;
-    /* What no device can hold is refused by the driver, which looks at all the arguments first. */
+    /* The driver checks all arguments before it refuses what the device cannot hold. */
     if (!estimate_pitched(wanted, height, &estimate) || estimate > context->device->total_bytes)
         return driver(address, &wanted->pitch, wanted->width, height, wanted->element_bytes);
     struct pitched pitched = {driver, wanted, height};
@@ -359,14 +367,14 @@ static CUresult free_plainly(struct pool *pool, CUdeviceptr address, void *unuse
     return result;
 }
 
-/* What is not the pool's. Where the context goes on without the pool, what is still pending goes
- * the same way, inside this free. */
+/* Frees memory that is not the pool's. Where the pool has stepped aside in the context, the driver
+ * also frees what is still pending there, inside this free. */
 __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdeviceptr address)
 {
     CUresult result;
     if (what_is_current(pool) != CURRENT_UNKNOWN && pool_stream_free(pool, address, &result))
         return result;
-    /* That of a null pointer, which some programs make to start CUDA, frees nothing. */
+    /* Some programs free a null pointer to start CUDA, which frees nothing. */
     if (!address)
         return free_plainly(pool, address, NULL);
     struct managed_memory managed = managed_find(pool, address);
@@ -376,7 +384,7 @@ __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdev
     struct context *context = context_current(pool, &green);
     if (result == CUDA_SUCCESS)
         managed_freed(&managed);
-    /* Of such memory the driver's free does not wait. */
+    /* The driver's free of stream-ordered memory does not wait for the GPU. */
     if (result == CUDA_SUCCESS && context && in_order)
         epoch_note_freed_in_order(context, in_order);
     if (context && atomic_load_explicit(&context->unusable, memory_order_relaxed))
@@ -386,7 +394,8 @@ __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdev
 
 static const struct free_call plain_free = {true, free_plainly, NULL};
 
-/* A thread whose cache is the block's heap's is in the block's context. */
+/* A live context is current; on the fast path it is the block's, since the thread's cache belongs
+ * to the block's heap. */
 __attribute__((noinline)) static CUresult free_in_context(struct pool *pool, struct block *block,
                                                           CUdeviceptr address)
 {
@@ -398,8 +407,8 @@ __attribute__((noinline)) static CUresult free_in_context(struct pool *pool, str
     return result;
 }
 
-/* As from a thread where the block's context is current, since the calls that a free makes want
- * one. A context that is just ending cannot be entered, and its memory is the driver's. */
+/* Makes the block's context current, because the driver calls inside a free need a context. That
+ * fails for a context that is just ending, and the driver frees the block. */
 static CUresult free_without_context(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     bool pushed;
@@ -414,7 +423,7 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, struct 
                                                       CUdeviceptr address)
 {
     bool green;
-    /* A thread that only frees has a cache, too. */
+    /* A thread that only frees gets its cache here, too. */
     if (!thread_state.handle)
         context_current(pool, &green);
     switch (what_is_current(pool)) {
@@ -436,7 +445,7 @@ __attribute__((noinline)) static CUresult close_epoch(struct pool *pool, struct 
     return result;
 }
 
-/* Inside a cache, with a block that this thread has claimed. */
+/* Inside a cache on entry, outside on return. This thread has claimed the block. */
 __attribute__((noinline)) static CUresult free_inside(struct pool *pool, struct thread_cache *cache,
                                                       struct block *block, CUdeviceptr address,
                                                       uint64_t stamp)
@@ -480,7 +489,7 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
         cache_leave(cache);
         return free_in_context(pool, block, address);
     }
-    /* Why it can be read without a lock, and after the claim, is told in thread_cache.h. */
+    /* thread_cache.h says why the number can be read without a lock, and after the claim. */
     uint64_t stamp = epoch_current(&context_of_heap(heap)->epochs);
     bool same_life = block_bin(block) == place;
     if (__builtin_expect(!same_life || counter_get(&bin->open->stamp) != stamp, 0))
@@ -502,9 +511,8 @@ static CUresult free_on_stream(struct pool *pool, CUdeviceptr address, void *arg
     return free->driver(address, free->stream);
 }
 
-/* Of a block that graphs own. A free that is captured becomes a part of a graph itself: that is
- * between the program and the driver, but for what is cut out of a larger block, of which the
- * driver knows nothing. */
+/* Frees a block that graphs own. A captured free becomes a node, which is the driver's business. A
+ * part is freed here in any case, because the driver does not know it. */
 static CUresult free_owned_on_stream(struct pool *pool, struct block *block, CUdeviceptr address,
                                      struct async_free *free)
 {
@@ -528,7 +536,7 @@ static bool is_captured(const struct pool *pool, CUstream stream)
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* plain: a fence of the pool's can stand for the free. */
+/* plain: a fence of the pool's can cover the free. */
 static CUresult free_in_order(struct pool *pool, struct block *block, CUdeviceptr address,
                               struct async_free *free, bool plain)
 {
@@ -558,7 +566,8 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
         return result;
     }
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    /* No fence can stand for it where closing an epoch would be a synchronise. */
+    /* Without cuCtxRecordEvent, closing an epoch would be a synchronise, and no fence can cover the
+     * free. */
     bool plain = pool->driver->cuCtxRecordEvent && !captures_are_going_on(&pool->captures) &&
                  what_is_current(pool) == CURRENT_ALIVE && pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
@@ -566,11 +575,13 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     struct async_free free = {driver, stream};
     if (graph_nodes_free(pool, block, address, stream, &result))
         return result;
-    /* A node of the graph would free it, which the driver could not: the answer is the one for
-     * memory that a node may not free either, that of cuMemAllocAsync from before the capture. */
+    /* The captured free would be a node, and the driver cannot free a part. The answer is the
+     * driver's for cuMemAllocAsync memory from before the capture, which a node may not free
+     * either. */
     if (block_is_part(block) && is_captured(pool, stream))
         return CUDA_ERROR_INVALID_VALUE;
-    /* So the driver answers about cuMemAlloc's memory, whose record of a part it has not. */
+    /* The driver gives this answer for cuMemAlloc memory. It is not asked, because it has no record
+     * of a part. */
     if (block_is_part(block) && what_is_current(pool) != CURRENT_ALIVE)
         return CUDA_ERROR_INVALID_CONTEXT;
     if (block_is_owned(block))

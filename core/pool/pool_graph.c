@@ -1,6 +1,6 @@
 /*
- * Graphs that go, and the pools that captured streams allocate from: the functions of pool.h that
- * concern them.
+ * The functions of pool.h for graphs that end, and for the pools from which captured streams
+ * allocate.
  */
 #include "core/driver/calls.h"
 #include "core/graph_memory/graph_memory.h"
@@ -22,7 +22,7 @@ uint64_t pool_graph_pool_create(struct pool *pool)
     return graph_nodes_are_served(pool) ? graph_pool_create(graph_memory_of(pool)) : 0;
 }
 
-/* A function of graph_pools.h that answers whether there is such a pool. */
+/* Calls a function of graph_pools.h that returns false where the number names no pool. */
 static CUresult answer(struct pool *pool, uint64_t number,
                        bool (*function)(struct graph_memory *, uint64_t))
 {
@@ -33,7 +33,7 @@ static CUresult answer(struct pool *pool, uint64_t number,
 
 CUresult pool_graph_pool_use(struct pool *pool, uint64_t number, CUstream stream)
 {
-    /* Without numbers, a later stream with the same handle would use the pool as well. */
+    /* Without stream numbers, a later stream with the same handle would use the pool as well. */
     unsigned long long id = 0;
     if (!graph_nodes_are_served(pool) || !pool->driver->cuStreamGetId)
         return CUDA_ERROR_NOT_SUPPORTED;

@@ -1,5 +1,7 @@
 /*
- * What the hooks ask of pinned host memory: the functions of pool.h that allocate and free it.
+ * Pinned host memory: the functions of pool.h that allocate and free it, and answer for its
+ * pointers. A hit and a free take the quick path, one short lock of the thread's shard. The slow
+ * functions here answer everything else.
  */
 #include "pool.h"
 
@@ -16,8 +18,8 @@
 #include "core/host_memory/host_quick.h"
 #include "pool_current.h"
 
-/* The heap of the current context, where the pool may serve the request; NULL: the driver answers.
- */
+/* The heap of the current context, or NULL where the pool may not serve the request and the driver
+ * answers. */
 static struct host_heap *served_heap(struct pool *pool, const struct host_request *request)
 {
     bool green;
@@ -52,7 +54,8 @@ __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, voi
     return allocate_as(pool, &(struct host_request){address, bytes, sort});
 }
 
-/* The calling thread's shard in the current context; NULL: nobody knows, or captures go on. */
+/* The calling thread's shard in the current context. NULL: the thread does not remember that
+ * context, or captures are under way. */
 static inline struct host_shard *usable_shard(const struct pool *pool)
 {
     return thread_remembers_current(pool) ? thread_state.shard : NULL;
@@ -70,7 +73,7 @@ static inline CUresult allocate(struct pool *pool, void **address, size_t bytes,
     return CUDA_SUCCESS;
 }
 
-/* What is no flag, the driver refuses. */
+/* The driver refuses flags that do not exist. */
 __attribute__((noinline)) static CUresult refuse_by_driver(struct pool *pool, void **address,
                                                            size_t bytes, unsigned int flags)
 {
@@ -89,8 +92,9 @@ CUresult pool_allocate_host_plainly(struct pool *pool, void **address, size_t by
     return allocate(pool, address, bytes, HOST_SORT_PLAIN);
 }
 
-/* The driver frees for a thread without a context as well, but refuses to do so in a context that
- * has ended, and in a host function: where the pool does not know what is current, it is asked. */
+/* Whether the driver would free for this thread. The driver also frees without a current context,
+ * but refuses in a context that has ended and in a host function. Where the pool does not know the
+ * current context, it asks the driver. */
 static bool may_free(struct pool *pool)
 {
     CUcontext handle;
@@ -109,8 +113,10 @@ __attribute__((noinline)) static CUresult free_slowly(struct pool *pool, void *m
         return pool->driver->cuMemFreeHost(memory);
     if (may_free(pool))
         return host_free(pool, block, address);
-    /* The driver refuses, unless it only did not say what is current: then it must not get what is
-     * free already. Of what the pool has mapped itself it is to say the same. */
+    /* The driver will refuse the free, unless it merely failed to say which context is current. A
+     * block that is already free must not reach the driver, so the driver is asked about
+     * NOBODYS_POINTER instead. The driver is asked in that way, too, about memory that the pool
+     * itself has registered. */
     bool driver_decides =
         !block_is_live_at(block, address) || host_origin_of(block) == HOST_REGISTERED;
     CUresult result = driver_decides
@@ -123,7 +129,7 @@ CUresult pool_free_host(struct pool *pool, void *memory)
 {
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
     struct host_shard *shard = usable_shard(pool);
-    /* Where there is a shard, the pool serves the kind. */
+    /* A shard exists only where the pool serves pinned memory. */
     struct block *block = __builtin_expect(shard != NULL, 1)
                               ? block_table_find(&host_memory_of(pool)->blocks, address)
                               : NULL;
@@ -140,7 +146,7 @@ CUresult pool_free_host(struct pool *pool, void *memory)
     return CUDA_SUCCESS;
 }
 
-/* Any thread may be giving the block back, or taking it, at the same time. */
+/* Another thread may be freeing or taking the block at the same time. */
 bool pool_ask_host_pointer(struct pool *pool, CUdeviceptr pointer, struct pointer_answer *answer)
 {
     const struct host_memory *host = host_memory_of(pool);
@@ -157,8 +163,8 @@ bool pool_ask_host_pointer(struct pool *pool, CUdeviceptr pointer, struct pointe
                                       .bytes = requested,
                                       .block_bytes = bytes,
                                       .of_host = true};
-    /* The numbers were read while the block was live there: loads before the fence come before
-     * those behind it. */
+    /* Acquire fence: the loads of bytes and requested above come before the second block_is_live_at
+     * below. So both numbers were read while the block was live. */
     atomic_thread_fence(memory_order_acquire);
     if (live && block_is_live_at(block, base) && pointer - base < requested)
         answer->kind = POINTER_LIVE;

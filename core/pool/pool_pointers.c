@@ -1,6 +1,7 @@
 /*
- * What a pointer is, and how much memory is free: answers as the driver would give them without the
- * pool.
+ * What a pointer is, and how much memory is free. The program gets the answers that the driver
+ * would give without the pool. The file also marks memory that leaves the process as shared
+ * (pool_share).
  */
 #include "pool.h"
 
@@ -23,8 +24,8 @@
 #include "pool_host.h"
 #include "pool_stream.h"
 
-/* What giving all free memory of a device back would make free there. kept: what all kinds keep on
- * the device. */
+/* Bytes that would become free on the device if all its cached and pending memory were released.
+ * kept: what all kinds of memory hold on the device. */
 static uint64_t free_device_bytes(struct pool *pool, struct device *device,
                                   const struct kept_bytes *kept)
 {
@@ -34,7 +35,7 @@ static uint64_t free_device_bytes(struct pool *pool, struct device *device,
     return free_pages_bytes(pool, device) + of_others + bytes_the_driver_keeps(pool, device);
 }
 
-/* What other processes would give back at once; without the pool it would be free. */
+/* Bytes that other processes would release at once. Without the pool these would be free. */
 static uint64_t neighbours_bytes(const struct device *device, bool of_group)
 {
     if (!device->board)
@@ -42,8 +43,8 @@ static uint64_t neighbours_bytes(const struct device *device, bool of_group)
     return board_others(device->board, device->board_place, device->total_bytes, of_group).cached;
 }
 
-/* The most that the limits leave, of the process's own bytes those that are not live included, and
- * of its group's those that the others would give back. */
+/* The most that the limits leave to this process. Its own cached and pending bytes count as
+ * available. So do the bytes that other processes of its group would release. */
 static uint64_t bytes_inside_limits(const struct device *device, const struct kept_bytes *own)
 {
     if (device->limit == UINT64_MAX)
@@ -56,9 +57,9 @@ static uint64_t bytes_inside_limits(const struct device *device, const struct ke
     return left < UINT64_MAX - kept ? smaller_of(left + kept, of_process) : of_process;
 }
 
-/* With what others would give back. What they have just given back is free already, and what they
- * say may be of before: so this is never more than what the device would have without this
- * process's own live memory. */
+/* free, plus what other processes would release. Their numbers may be old, and what they have just
+ * released is free already. So the sum is at most what the device would have without this process's
+ * live memory. */
 static uint64_t with_neighbours(const struct device *device, const struct kept_bytes *own,
                                 uint64_t free)
 {
@@ -100,8 +101,8 @@ void pool_forget_address(struct pool *pool, CUdeviceptr address)
 
 /* ---- pointers ---- */
 
-/* False where the pointer is not inside this block, which another thread may just be giving back.
- */
+/* False where the pointer is not inside this block. Another thread may be freeing the block at the
+ * same time. */
 static bool ask_block(struct block *block, CUdeviceptr pointer, struct pointer_answer *answer)
 {
     heap_lock(block->heap);
@@ -128,7 +129,8 @@ static bool ask_stream_pointer(struct pool *pool, CUdeviceptr pointer,
         streams_of(pool) ? block_table_find_around(&streams_of(pool)->blocks, pointer) : NULL;
     CUdeviceptr base = found ? block_address(found) : 0;
     uint64_t block_size = found ? block_bytes(found) : 0;
-    /* Another thread may just be giving it back. */
+    /* Looked up again by its address, because another thread may be releasing the block at this
+     * moment. */
     const struct stream_block *block = found ? stream_block_at(pool, base) : NULL;
     if (!block || &block->block != found || pointer - base >= block_size)
         return false;
@@ -164,9 +166,9 @@ struct pointer_answer pool_ask_pointer(struct pool *pool, CUdeviceptr pointer)
     return answer;
 }
 
-/* The driver counts its buffers from 1 up, and never gets so far: so no number of ours is one of
- * the driver's, and stream-ordered memory, whose numbers are its generations, has others than
- * these. */
+/* Buffer numbers of the pool's have bit 63 set: the driver counts its buffers from 1 and never gets
+ * that far. Numbers of stream-ordered memory are generations; bit 62 keeps them apart from the
+ * others. */
 #define OUR_BUFFERS    (UINT64_C(1) << 63)
 #define STREAM_BUFFERS (UINT64_C(1) << 62)
 
@@ -202,12 +204,12 @@ void pool_refused_export(struct pool *pool, const struct pointer_answer *answer)
     heap_unlock(block->heap);
 }
 
-/* A wait for a barrier is long, and told in the report, after so many nanoseconds. */
+/* A wait for a barrier that takes longer than this is reported: nanoseconds. */
 #define LONG_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
-/* Releases and retakes the lock. Others than the context's own work are
- * about to reach memory that a barrier orders, and the device cannot make them wait. So this wait
- * has no other end than the work's; but a process in which it is long raises no more barriers. */
+/* Releases and retakes the context's lock. Something other than the context's own work is about to
+ * reach memory that a barrier orders, and the device cannot make it wait. So the wait ends only
+ * with that work. A process in which the wait is long raises no more barriers. */
 static void wait_for_barrier(struct pool *pool, struct context *context, uint64_t behind)
 {
     lock_must_be_held(&context->lock);

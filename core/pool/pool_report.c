@@ -1,5 +1,5 @@
 /*
- * What a pool reports when the process ends: its figures.
+ * Fills the report that a process writes when it ends, from the pool's figures.
  */
 #include "core/base/clock.h"
 #include "core/contexts/pool_state.h"

@@ -7,8 +7,8 @@
 #include "core/scalars/scalars.h"
 #include "pool.h"
 
-/* Memory is allocated and freed as for the program; where a capture of its would refuse that, and
- * fail with it, nothing is done. */
+/* Scalars allocate and free memory as the program does. Where a capture of the program's would
+ * refuse that, and fail with it, nothing is done. */
 static bool captures_would_mind(struct pool *pool)
 {
     return program_captures(&pool->captures) && !graph_memory_serves(pool);

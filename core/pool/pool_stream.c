@@ -1,5 +1,7 @@
 /*
- * What the hooks ask of stream-ordered memory: the functions of pool.h that concern it.
+ * Stream-ordered memory: the functions of pool.h that allocate and free it, follow the order of the
+ * program's streams and events, and answer the program's questions. pool_stream_quick.c has the
+ * quick path of an allocation and a free. No lock is held by the callers.
  */
 #include "pool_stream.h"
 
@@ -46,7 +48,7 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
     graph_memory_take_up(pool);
     if (!address || !bytes || is_in_host_function(pool))
         return false;
-    /* Before a stream is made known, so that its end is seen. */
+    /* Set before the stream becomes known, so that the pool sees the stream's end. */
     if (!atomic_load_explicit(&streams_of(pool)->in_use, memory_order_relaxed))
         atomic_store_explicit(&streams_of(pool)->in_use, true, memory_order_relaxed);
     struct stream_ref ref = stream_find(pool, handle, true);
@@ -68,7 +70,8 @@ static bool is_captured(const struct pool *pool, CUstream handle)
            status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Past the number of streams that are known at a time, for instance. */
+/* Counts a request that the driver has answered, although the pool serves the memory pool. One
+ * reason is that too many streams are known already. */
 static void count_passed_by(struct pool *pool, const struct pool_request *request, CUresult result)
 {
     bool green;
@@ -91,8 +94,8 @@ void pool_note_driver_allocation(struct pool *pool, const struct pool_request *r
         count_passed_by(pool, request, result);
 }
 
-/* Whoever frees the block, the pool or the driver, its stream comes after the uses that were told
- * of. What a capture frees is another matter. */
+/* Orders the stream of the free after the uses that the program has announced, whether the pool or
+ * the driver frees the block. A captured free is not ordered. */
 static CUresult end_uses(struct pool *pool, struct stream_block *block, CUstream handle)
 {
     if (!atomic_load_explicit(&block->uses, memory_order_relaxed) || is_captured(pool, handle))
@@ -134,11 +137,11 @@ static CUresult free_claimed_async(struct pool *pool, free_async *driver,
         return CUDA_SUCCESS;
     }
     bool part = block_is_part(&block->block);
-    /* A node of the graph would free it, which the driver could not. */
+    /* The captured free would become a node of the graph, and the driver cannot free a part. */
     CUresult result = part && is_captured(pool, handle) ? CUDA_ERROR_INVALID_VALUE
                                                         : end_uses(pool, block, handle);
     if (result != CUDA_SUCCESS) {
-        /* The program's again. */
+        /* The free has failed, so the block belongs to the program again. */
         atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
         return result;
     }
@@ -208,16 +211,17 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
 {
     if (!stream_is_created(handle))
         return;
-    /* A thread that the driver has called back out of a call of ours: only its handle is taken from
-     * the stream, what is pending on it waits for the end of its context. */
+    /* In a thread that the driver has called back from a call of the pool's, the stream only loses
+     * its handle. What is pending on the stream waits for the end of its context. */
     if (driver_calls.depth) {
         streams_end_handle(pool, handle);
         return;
     }
     struct stream_ref ref = stream_find_beside_captures(pool, handle, false);
     if (!ref.stream) {
-        /* Perhaps only because the thread has no context, the driver no numbers, or a capture the
-         * stream. What is pending on it waits for the end of its context, or for a synchronise. */
+        /* The stream may be known all the same. Perhaps the thread has no context, the driver has
+         * no stream numbers, or a capture has the stream. What is pending on the stream waits for
+         * the end of its context, or for a synchronise. */
         streams_end_handle(pool, handle);
         return;
     }
@@ -242,8 +246,8 @@ void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mar
         mark->stream = NULL;
 }
 
-/* An error that the program's own wait has found stays in the context: the pool steps aside there,
- * as it does where a call of its own finds one. */
+/* An error that the program's own wait has found stays in the context. The pool steps aside there,
+ * as it does after an error of its own calls. */
 static void note_error(struct pool *pool, struct context *context, CUresult result)
 {
     bool green;
@@ -257,7 +261,8 @@ static void note_error(struct pool *pool, struct context *context, CUresult resu
 
 void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result)
 {
-    /* A capture that began meanwhile may have the stream. */
+    /* Nothing is learned where captures are under way: one that began during the wait may have the
+     * stream. */
     if (result == CUDA_SUCCESS && !program_captures(&pool->captures))
         order_mark_is_over(pool, mark);
     else
@@ -278,7 +283,7 @@ void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_lo
         note_error(pool, look->context, result);
 }
 
-/* While captures go on, a wait may be a part of one. */
+/* While captures are under way, the wait may be part of one, so it is not noted. */
 void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event_look *look,
                             CUstream handle, CUresult result)
 {
@@ -295,7 +300,7 @@ void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
         order_take_mark(pool, *stream, &recording->mark);
 }
 
-/* A capture that began meanwhile may have the record. */
+/* While captures are under way, the record may be part of one that began during the call. */
 void pool_record_end(struct pool *pool, CUevent event, const struct recording *recording,
                      CUresult result)
 {
@@ -319,12 +324,12 @@ void pool_events_are_lost(struct pool *pool)
         program_events_lose(pool);
 }
 
-/* Programs that launch so, and use no stream-ordered memory, pay for it by a look at a short list.
- */
+/* A program that launches this way, and uses no stream-ordered memory, only pays for a look at a
+ * short list. */
 void pool_early_launch(struct pool *pool, CUstream handle)
 {
     graph_nodes_note_early_launch(pool);
-    /* A launch that is captured is a node of a graph, which gets nothing of what streams reuse. */
+    /* A captured launch is a node of a graph, and graphs get no memory that streams reuse. */
     if (!streams_of(pool) || is_captured(pool, handle))
         return;
     if (!pool_follows_streams(pool)) {
@@ -332,7 +337,7 @@ void pool_early_launch(struct pool *pool, CUstream handle)
         return;
     }
     struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
-    /* One that is the driver's may become known later. */
+    /* A stream that the pool does not know may become known later. */
     if (!ref.stream)
         streams_note_early_launch(streams_of(pool), stream_spelled_out(handle));
     if (ref.stream)
@@ -424,8 +429,8 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
     return true;
 }
 
-/* Settles the stream. The newest stamp of what is pending there that an event of ours tells of, 0:
- * none is. */
+/* Makes clean what has completed on the stream. Returns the newest stamp for which an event of the
+ * pool's was recorded, or 0 where no pending block has such a stamp. */
 static uint64_t stamp_to_wait_for(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
@@ -437,8 +442,8 @@ static uint64_t stamp_to_wait_for(struct stream *stream)
     return stamp;
 }
 
-/* Nobody is waited for in a call of the driver's: the context may be about to end, which waits for
- * us, and what is waited for may wait for that. */
+/* The wait is no blocking driver call. The context may be about to end, and its end waits for this
+ * thread; the work may wait for that end. */
 unsigned pool_reap(struct pool *pool)
 {
     unsigned reaped = 0;

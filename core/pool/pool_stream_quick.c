@@ -1,6 +1,8 @@
 /*
- * The quick path of stream-ordered memory: a block that was freed on the same stream, and a free on
- * the stream that it was allocated on, where nothing else is to be done.
+ * The quick path of stream-ordered memory. An allocation takes a block that was freed on the same
+ * stream; a free is on the stream on which the block was allocated. Both take the stream's lock
+ * without waiting for it. Whatever needs more is left, with nothing done, to the slow functions of
+ * pool_stream.c.
  */
 #include "pool_stream.h"
 
@@ -52,7 +54,8 @@ free_where_it_was(struct pool *pool, CUdeviceptr address, struct stream_ref ref,
     struct stream *stream = ref.stream;
     if (!shelf || !stream || shelf->stream != stream || !lock_try(&stream->lock, LOCK_STREAM))
         return otherwise(address, handle);
-    /* What is written of the block, and of the stream, is read again under the lock. */
+    /* The block and the stream may have changed before the lock was taken, so their fields are read
+     * again under it. */
     if (__builtin_expect(!stream->own_order, 0) && stream_is(ref))
         return stream_free_with_marker(pool, shelf, block, address, handle)
                    ? CUDA_SUCCESS
@@ -72,7 +75,8 @@ free_where_it_was(struct pool *pool, CUdeviceptr address, struct stream_ref ref,
     return __builtin_expect(is_time, 0) ? look(pool, stream, bytes) : CUDA_SUCCESS;
 }
 
-/* The driver has to be asked which stream it is, but not for a block that is none of the pool's. */
+/* Finding the stream takes a question to the driver, which is not asked for a block that is not the
+ * pool's. */
 __attribute__((noinline)) static CUresult free_on_asked(struct pool *pool, CUdeviceptr address,
                                                         CUstream handle, free_async *otherwise)
 {

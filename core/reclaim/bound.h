@@ -1,11 +1,12 @@
 /*
- * How many bytes a kind of memory may have taken from the driver before it gives some back:
+ * The bound on the bytes that a kind of memory may have taken from the driver before it releases
+ * some:
  *
  *   bound = max(reserve_ratio * peak + growth_budget, floor)
  *
- * peak: the most bytes that the program itself held at once, what it asks for now included.
- * floor: bytes that may stay whatever the peak is. 0 where memory is short, or for kinds without
- * one.
+ * peak: the most bytes that the program itself held at once, including its current request. floor:
+ * bytes that may stay cached whatever the peak is. It is 0 where memory is short, and for kinds
+ * without a floor.
  */
 #ifndef CUDAPOOL_CORE_BOUND_H
 #define CUDAPOOL_CORE_BOUND_H

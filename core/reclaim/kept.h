@@ -1,18 +1,18 @@
 /*
- * What all kinds of memory hold, in sum.
+ * Sums of what all kinds of memory hold.
  */
 #ifndef CUDAPOOL_CORE_KEPT_H
 #define CUDAPOOL_CORE_KEPT_H
 
 #include "core/contexts/kind.h"
 
-/* What all kinds hold of the device (NULL: of all devices), and what they hold of the machine's
- * memory, in bytes. Of the moment: threads go on meanwhile. */
+/* Returns the bytes that all kinds hold of the device (NULL: of all devices), and of host memory.
+ * Other threads change them meanwhile. */
 struct kept_bytes kept_bytes(struct pool *pool, struct device *device);
 struct kept_bytes kept_bytes_of_machine(struct pool *pool);
 
-/* Bytes of the device that pools of the driver's hold because of what was given back. The driver is
- * asked. */
+/* Returns the bytes of the device that the driver's own pools hold because memory was freed to
+ * them. Asks the driver. */
 uint64_t bytes_the_driver_keeps(struct pool *pool, struct device *device);
 
 #endif

@@ -8,14 +8,16 @@
 #include "core/driver/calls.h"
 #include "kept.h"
 
-/* Of so many bytes together one look at the device is enough: it costs half of what a small
- * allocation does, and a hundredth of what it takes to touch so much. */
+/* The pool queries the device's free memory once for this many bytes of managed allocations. A
+ * query takes half as long as a small allocation, and a hundredth of the time to touch this many
+ * bytes. */
 #define LOOK_BYTES (UINT64_C(16) << 20)
 
-/* While managed memory lives, this share of the device may be kept, whatever is in the way. */
+/* While managed memory exists, this share of the device's memory may stay cached whatever the
+ * excess is. The growth budget may, if it is more. */
 #define STAYING_SHARE 32u
 
-/* Sizes may be any that a program asks for. */
+/* Returns the sum, or UINT64_MAX if it overflows: a program may ask for any size. */
 static uint64_t sum_of(uint64_t one, uint64_t other)
 {
     uint64_t sum;
@@ -37,8 +39,9 @@ uint64_t managed_excess(const struct device *device)
     return excess_with(device, 0);
 }
 
-/* Where there is more managed memory than fits in any case, giving back begins with so much that a
- * program which goes on allocating and freeing has many hits in between. */
+/* Managed memory alone may exceed the device's memory. The excess then remains, whatever is
+ * released. So a release begins once kept > stays, and leaves at least stays / 2. A program that
+ * goes on allocating and freeing therefore has many hits before the next release. */
 uint64_t managed_in_the_way(const struct device *device, uint64_t kept)
 {
     uint64_t share = device->total_bytes / STAYING_SHARE;
@@ -49,7 +52,8 @@ uint64_t managed_in_the_way(const struct device *device, uint64_t kept)
     return excess < kept - stays / 2 ? excess : kept - stays / 2;
 }
 
-/* Bytes that are kept for the device, as far as they are clean, or seem to be pending. */
+/* Returns the free bytes of the device that all kinds and the driver's memory pools hold. Pending
+ * bytes count in full, although some of them may be clean by now. */
 static uint64_t all_kept_bytes(struct pool *pool, struct device *device)
 {
     struct kept_bytes kept = kept_bytes(pool, device);
@@ -63,7 +67,9 @@ static void give_back(struct pool *pool, struct device *device, uint64_t bytes)
         released += (*kind)->make_room(pool, device, bytes - released);
 }
 
-/* Bytes that the device has too few of for so many more, of which the last ones come now. */
+/* Returns how many bytes must be released to the driver before an allocation of managed memory.
+ * due: bytes requested since the last query of the device, including this allocation. coming: the
+ * bytes of this allocation. */
 static uint64_t missing_bytes(struct pool *pool, const struct device *device, uint64_t due,
                               uint64_t coming)
 {
@@ -76,8 +82,9 @@ static uint64_t missing_bytes(struct pool *pool, const struct device *device, ui
     return larger_of(missing, excess);
 }
 
-/* Relaxed, here and below: sums, which order nothing. What another thread adds meanwhile is looked
- * for by that one, or by the next. */
+/* Returns for how many bytes to look for room now; 0: no look is due yet. Relaxed, here and in the
+ * rest of the file: these sums order nothing. A thread that adds bytes before the reset below looks
+ * for room, too. Bytes added after the reset wait for a later allocation's look. */
 static uint64_t bytes_to_look_for(struct device *device, uint64_t coming)
 {
     if (coming >= LOOK_BYTES)

@@ -1,19 +1,19 @@
 /*
- * Room for managed memory (cuMemAllocManaged).
+ * Releases cached memory to make room for managed memory (cuMemAllocManaged).
  *
- * The driver gives managed memory out without asking whether the device has room: its pages come to
- * the device when a kernel touches them, as many as fit, and the others make the kernel wait for
- * the host. So a program never runs out of it and never says so, it only becomes slow. What the
- * pool keeps must not be what takes that room. Two rules, and a third for what comes later:
- * - before such an allocation, clean blocks go back as far as the device has less free than it asks
- *   for, as the driver tells it;
- * - and as far as what the pool holds and the process's managed memory together are more than the
- *   device has;
- * - managed_in_the_way tells the pool's housekeeping of the latter while the memory lives, since it
- *   may be touched at any time. A small part may always stay.
- * Nothing is waited for: without the pool the allocation would not have waited either.
+ * The driver grants managed memory without testing whether the device has room. Its pages move to
+ * the device when a kernel touches them, as many as fit. Accesses to the other pages make the
+ * kernel wait for the host. So a program never gets an out-of-memory error from managed memory, but
+ * becomes slow. Memory that the pool caches must not be the cause. There are three rules:
+ * - Before such an allocation, clean blocks are released as far as the device has less free than
+ *   the allocation asks for, as the driver says.
+ * - They are also released as far as reserved_bytes + managed_bytes > total_bytes of the device.
+ * - While managed memory exists, managed_in_the_way tells housekeeping of this excess, since the
+ *   program may touch the memory at any time. A small part may always stay cached.
  *
- * No lock. Any thread calls these, with none of the pool's locks held.
+ * Nothing waits here: without the pool the allocation would not have waited either.
+ *
+ * No lock. Any thread may call these functions, with none of the pool's locks held.
  */
 #ifndef CUDAPOOL_CORE_MANAGED_H
 #define CUDAPOOL_CORE_MANAGED_H
@@ -26,14 +26,15 @@
 
 struct pool;
 
-/* Before cuMemAllocManaged in the current context, which never says that there is no room, and
- * after it has succeeded. */
+/* managed_coming is called before cuMemAllocManaged in the current context, and releases what it
+ * needs. managed_came is called after cuMemAllocManaged has succeeded, and counts the bytes. */
 void managed_coming(struct pool *pool, size_t bytes);
 void managed_came(struct pool *pool, size_t bytes);
 
-/* Around the driver's free of what is not the pool's. */
+/* managed_find is called before the driver frees memory that is not the pool's, and managed_freed
+ * after it. */
 struct managed_memory {
-    struct device *device; /* NULL: the address is not managed memory that was counted */
+    struct device *device; /* NULL: the address is not counted managed memory */
     uint64_t bytes;
 };
 struct managed_memory managed_find(struct pool *pool, CUdeviceptr address);
@@ -44,17 +45,17 @@ static inline uint64_t managed_bytes(const struct device *device)
     return atomic_load_explicit(&device->managed_bytes, memory_order_relaxed);
 }
 
-/* Bytes by which what the pool has taken from the driver and the process's managed memory are more
- * than the device has. */
+/* Returns how far reserved_bytes + managed_bytes exceeds the device's memory. */
 uint64_t managed_excess(const struct device *device);
 
-/* Whether there are any. Every slow free asks; most processes have no managed memory. */
+/* Whether managed_excess is not 0. Every slow free calls this, and most processes have no managed
+ * memory. */
 static inline bool managed_is_crowded(const struct device *device)
 {
     return managed_bytes(device) != 0 && managed_excess(device) != 0;
 }
 
-/* How many of the kept bytes should go for that. */
+/* Returns how many of the kept bytes should be released because of managed_excess. */
 uint64_t managed_in_the_way(const struct device *device, uint64_t kept);
 
 #endif

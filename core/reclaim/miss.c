@@ -28,7 +28,8 @@ void miss_ask(struct miss *miss)
 
 void miss_ask_again(struct miss *miss)
 {
-    /* Each time it begins with the first step; how long others may still be waited for goes on. */
+    /* Begins with the first step each time. progress keeps its start time, which bounds the wait
+     * for other processes. */
     miss->progress.step = RECLAIM_CLEAN;
     miss->progress.bytes = miss->bytes;
     miss->progress.wanted = miss->requested;
@@ -51,8 +52,8 @@ bool miss_ask_in_vain(struct miss *miss)
 {
     if (miss->requested <= miss->context->device->total_bytes)
         return false;
-    /* Nothing is reserved beforehand: with so many bytes, other threads' requests would meanwhile
-     * seem to be past every limit. */
+    /* Reserves nothing beforehand: so many bytes would make other threads' requests exceed every
+     * limit meanwhile. */
     miss->bytes = miss->requested;
     miss_ask(miss);
     if (miss->result != CUDA_SUCCESS)

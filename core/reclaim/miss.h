@@ -1,12 +1,12 @@
 /*
- * Misses: what the pool has no block for, the driver is asked for.
+ * The steps of a miss, a request for which the pool has no block and asks the driver.
  *
- * A miss reserves its bytes inside the limits, asks the driver, has memory given back and asks
- * again while the driver has none, falls back to exactly as many bytes as were requested where only
- * those fit, and counts how it ended. These are the steps; a kind of memory takes them in this
- * order, does between them what it alone can do, and makes a block of what came.
+ * A miss reserves its bytes inside the limits, then asks the driver. While the driver is out of
+ * memory, the miss has memory released and asks again. Where only as many bytes as were requested
+ * fit, it asks for exactly these. In the end it counts the outcome. A kind of memory calls these
+ * steps in this order, does its own work between them, and makes a block of the memory.
  *
- * No lock is held by the callers, but the one that guards the counters where something is counted.
+ * The callers hold no lock, except the one that guards the counters where something is counted.
  */
 #ifndef CUDAPOOL_CORE_RECLAIM_MISS_H
 #define CUDAPOOL_CORE_RECLAIM_MISS_H
@@ -23,37 +23,39 @@ struct pool;
 
 struct miss {
     struct pool *pool;
-    struct context *context;        /* is current */
-    uint64_t generation;            /* the context's, before the driver is asked */
-    uint64_t requested;             /* bytes, by the program */
-    uint64_t bytes;                 /* to ask for: the bucket's, or as requested */
-    bool in_stream_order;           /* as in struct reclaim */
-    CUresult (*ask)(struct miss *); /* one call of the driver's, which sets *address */
+    struct context *context;        /* which is current */
+    uint64_t generation;            /* the context's, read before the driver is asked */
+    uint64_t requested;             /* bytes that the program requested */
+    uint64_t bytes;                 /* bytes to ask for: the bucket's, or as requested */
+    bool in_stream_order;           /* see struct reclaim */
+    CUresult (*ask)(struct miss *); /* makes one driver call, which sets *address */
     void *with;                     /* for ask alone */
-    struct bucket_counters *cost;   /* where that counts its calls */
+    struct bucket_counters *cost;   /* where ask counts its calls */
     CUdeviceptr *address;           /* the program's */
-    uint64_t reserving_since;       /* see reserve_take; 0: nothing was in the way */
-    enum failure refusal;           /* which limit is in the way, where one is */
-    struct reclaim progress;        /* of all that was given back for this miss */
+    uint64_t reserving_since;       /* see reserve_take; 0: no limit was in the way */
+    enum failure refusal;           /* the limit that is in the way, if one is */
+    struct reclaim progress;        /* of all that was released for this miss */
     CUresult result;                /* of the last call */
 };
 
-/* Takes the bytes into the device's reserved bytes; or else as many as were requested, if that is
- * less. False where they are past a limit, with all given back that could be. */
+/* miss_reserve reserves bytes of the device. miss_reserve_exactly reserves as many as were
+ * requested, if that is less. Both return false where the bytes exceed a limit although all that
+ * could be released was. */
 bool miss_reserve(struct miss *miss);
 bool miss_reserve_exactly(struct miss *miss);
 
-/* Asks once. */
+/* Asks the driver once. */
 void miss_ask(struct miss *miss);
 
-/* Where the driver was out of memory: asks again whenever something has been given back; and then
- * for exactly as many bytes as were requested, if that is less. */
+/* Where the driver was out of memory, miss_ask_again asks it again whenever something has been
+ * released. miss_ask_exactly then asks for exactly as many bytes as were requested, if that is
+ * less. */
 void miss_ask_again(struct miss *miss);
 void miss_ask_exactly(struct miss *miss);
 
-/* In the place of all of the above where more than the device has is requested, which it returns:
- * asks once, for the sake of the driver's own error, and gives nothing back for it. What comes of
- * it is reserved, be it nothing. */
+/* Replaces all of the functions above where the request exceeds the device's memory. Returns false
+ * where it does not. Asks once, for the sake of the driver's own error, and releases nothing.
+ * Reserves what the driver gave, if anything. */
 bool miss_ask_in_vain(struct miss *miss);
 
 static inline bool miss_is_out_of_memory(const struct miss *miss)
@@ -61,12 +63,14 @@ static inline bool miss_is_out_of_memory(const struct miss *miss)
     return miss->result == CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* What a request counts before its outcome, by which it counts as one; and that. recorded: a block
- * was made of it, without which the memory is the program's and the driver's business alone. */
+/* miss_count_request counts the request before its outcome is known, and miss_count_outcome counts
+ * the outcome. recorded: a block was made of the memory. Without one the memory concerns only the
+ * program and the driver. */
 void miss_count_request(const struct miss *miss, struct bucket_counters *counters);
 void miss_count_outcome(const struct miss *miss, struct bucket_counters *counters, bool recorded);
 
-/* Both, for one past a limit. The driver was not asked, so no call is counted. */
+/* Counts the request and the outcome of a miss that exceeds a limit. The driver was not asked, so
+ * this counts no call. */
 void miss_count_refusal(struct miss *miss, struct bucket_counters *counters);
 
 #endif

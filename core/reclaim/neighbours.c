@@ -14,40 +14,42 @@
 #include "progress.h"
 #include "waiting.h"
 
-/* Where nobody knows what is missing, so much is asked for at first, and twice as much each time
- * that it was not enough. */
+/* Where the shortage is not known, the first demand is for this many bytes, and each further one
+ * for twice as many. */
 #define FIRST_DEMAND (UINT64_C(32) << 20)
 
-/* Who asks again so soon, in nanoseconds, is taking much, piece by piece: it asks for so many times
- * as much as the last time, since what is given is clean, and the driver takes 2 to 3 ms a GiB to
- * prepare memory for a new owner: sooner in the background than in the call that needs it. */
+/* A process that asks again within SERIES_NANOSECONDS is taking much memory piece by piece. It then
+ * asks for SERIES_GROWTH times as much as the last time. Memory that others give is clean, and the
+ * driver takes 2 to 3 ms a GiB to prepare it for a new owner. That work is better done in the
+ * background than in the call that needs the memory. */
 #define SERIES_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 #define SERIES_GROWTH      16u
 
-/* The kernel takes a moment to give back what a process had that has ended: nanoseconds. */
+/* How long the kernel may take to free the memory of a process that has ended: nanoseconds. */
 #define ENDED_NANOSECONDS (UINT64_C(500) * 1000 * 1000)
 
-/* So many times others are believed who give what does not turn up. */
+/* After this many answers in a row whose memory did not become free here, others are not asked
+ * again. */
 #define VAIN_ANSWERS 32u
 
-/* So long others are asked one after the other who have nothing any more: nanoseconds. */
+/* How long others that have nothing any more are asked one after the other: nanoseconds. */
 #define EMPTY_NANOSECONDS BOARD_SILENCE_NANOSECONDS
 
-/* Of what listeners publish who have nothing, this is the most. */
+/* The most that all listening processes without cached memory publish together. */
 #define NOTHING_BYTES (BOARD_SLOTS * BOARD_NEARLY_NOTHING)
 
-/* Between two looks for what a process had that has ended: nanoseconds. */
+/* Pause between two looks for memory of a process that has ended: nanoseconds. */
 #define ENDED_NAP (5 * 1000 * 1000)
 
-/* What a request misses. */
+/* The bytes that a request lacks. */
 struct shortage {
-    uint64_t bytes;    /* to ask for */
-    uint64_t enough;   /* given, for another try */
-    uint64_t at_least; /* others must have so many, or the request fails in any case; 0: any help */
-    uint64_t needed;   /* given or to come, for the least that will do; 0: nobody knows */
+    uint64_t bytes;    /* to ask others for */
+    uint64_t enough;   /* that must be given before another try is worth it */
+    uint64_t at_least; /* that others must have, or the request fails in any case; 0: any help */
+    uint64_t needed;   /* given or pending bytes that the request needs at least; 0: not known */
 };
 
-/* Of a request whose shortage nobody knows. */
+/* Returns the next demand of a request whose shortage is not known. */
 static struct shortage next_demand(const struct reclaim *progress)
 {
     uint64_t demand = progress->others.demand;
@@ -55,8 +57,8 @@ static struct shortage next_demand(const struct reclaim *progress)
     return (struct shortage){demand ? demand : first, 1, 0, 0};
 }
 
-/* Whether what others say that they gave does not turn up over and over. A rival who takes it
- * before this thread can is served then, and does not come so often. */
+/* Whether memory that others say they gave has not become free here, VAIN_ANSWERS times in a row.
+ * If a rival takes the memory first, the rival's request is met, so rivals rarely cause this. */
 static bool is_given_in_vain(struct reclaim_others *others, uint64_t left)
 {
     if (left > others->left)
@@ -67,7 +69,7 @@ static bool is_given_in_vain(struct reclaim_others *others, uint64_t left)
     return others->in_vain >= VAIN_ANSWERS;
 }
 
-/* Relaxed: several threads may take part in a series, and it is a guess. */
+/* Relaxed: several threads may take part in a series, and the answer is a guess. */
 static bool is_in_series(const struct device *device, uint64_t now)
 {
     uint64_t last = atomic_load_explicit(&device->series_at, memory_order_relaxed);
@@ -89,7 +91,8 @@ void neighbours_note_taken(struct device *device, uint64_t bytes)
         note_in_series(device, bytes, now);
 }
 
-/* What a group's limit leaves needs no preparing: no more of it is asked for than is missing. */
+/* Returns the bytes to ask for. Within a group's limit this is only what is missing, since such
+ * bytes need no preparation by the driver. */
 static uint64_t bytes_to_ask_for(struct device *device, const struct reclaim *progress,
                                  uint64_t missing)
 {
@@ -99,13 +102,13 @@ static uint64_t bytes_to_ask_for(struct device *device, const struct reclaim *pr
     uint64_t bytes = missing, now = monotonic_now();
     if (is_in_series(device, now))
         bytes = larger_of(missing, smaller_of(before * SERIES_GROWTH, device->total_bytes));
-    /* Of the request little may have been missing. */
+    /* At least the whole request, of which little may have been missing. */
     note_in_series(device, larger_of(bytes, progress->rounded), now);
     return bytes;
 }
 
-/* Others do not publish what lies unused in the driver's own pools: mostly no more than the
- * threshold that this process would set, too. */
+/* Returns the unused bytes that others' driver pools may hold, which others do not publish. Mostly
+ * they are no more than the release threshold that this process would set too. */
 static uint64_t kept_by_drivers(const struct pool *pool, const struct device *device)
 {
     const struct byte_size *threshold = &pool->settings.stream_ordered.driver_release_threshold;
@@ -113,8 +116,9 @@ static uint64_t kept_by_drivers(const struct pool *pool, const struct device *de
     return pool->settings.stream_ordered.enabled && bytes != UINT64_MAX ? bytes : 0;
 }
 
-/* Who has the most is asked first: so for what somebody has waited for without success more are
- * asked. */
+/* The board asks the processes with most bytes first, and their pending bytes may be those waited
+ * for without success. So this adds the waited bytes to the demand, which then reaches further
+ * processes. */
 static uint64_t ask_beside_waited(struct device *device, const struct reclaim *progress,
                                   uint64_t bytes)
 {
@@ -123,7 +127,8 @@ static uint64_t ask_beside_waited(struct device *device, const struct reclaim *p
     return smaller_of(smaller_of(bytes, device->total_bytes) + waited, device->total_bytes);
 }
 
-/* Also of a request whose size, or device, nobody knows: then it is the current device's. */
+/* Sets *left to the bytes left for the request. Also works where the request's size or device is
+ * not known: then *left is of the current device. */
 static bool left_on_device(struct pool *pool, const struct device *device,
                            const struct reclaim *progress, uint64_t *left)
 {
@@ -131,9 +136,9 @@ static bool left_on_device(struct pool *pool, const struct device *device,
            bytes_left(pool, device, progress, left);
 }
 
-/* *has_come: since the driver was asked, all that is wanted has come, be it for somebody else.
- * False where there is nothing to hope for. Memory that is there may lie in pieces, so that more is
- * missing than the numbers say. */
+/* Finds out what the request lacks. Returns false where there is nothing to hope for. *has_come:
+ * since the driver was asked, all wanted bytes have become free, perhaps by another's doing. Free
+ * memory may lie in pieces, so that the request lacks more than the numbers say. */
 static bool look_at_shortage(struct pool *pool, struct device *device, struct reclaim *progress,
                              uint64_t own, struct shortage *shortage, bool *has_come)
 {
@@ -157,28 +162,29 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
     return !is_given_in_vain(&progress->others, left);
 }
 
-/* Between two looks at a demand, each of which costs some system calls: nanoseconds. */
+/* The shortest pause between two looks at a demand, each of which costs some system calls:
+ * nanoseconds. */
 #define SHORTEST_NAP (UINT64_C(50) * 1000)
 
-/* What others have now. */
+/* Returns what other processes have now. */
 static struct board_bytes ask_board(const struct device *device, const struct reclaim *progress)
 {
     return board_others(device->board, device->board_place, device->total_bytes,
                         progress->bound == RECLAIM_GROUP);
 }
 
-/* A question to others, and what comes of it. */
+/* A demand to others, and its progress. */
 struct question {
     struct pool *pool;
     struct device *device;
     const struct reclaim *progress;
     const struct shortage *shortage;
-    uint64_t began;      /* to wait */
-    uint64_t give_up_at; /* of what their plain frees have left pending */
+    uint64_t began;      /* when the wait began */
+    uint64_t give_up_at; /* when to stop waiting for what others' plain frees have left pending */
     struct board_progress seen;
 };
 
-/* Whether so many bytes would do, with what this process may still give back. */
+/* Whether this many bytes are enough, with what this process may still release. */
 static bool would_do(const struct question *question, uint64_t bytes)
 {
     const struct shortage *shortage = question->shortage;
@@ -186,7 +192,8 @@ static bool would_do(const struct question *question, uint64_t bytes)
            shortage->needed - bytes <= returnable_bytes(question->pool, question->device);
 }
 
-/* What plain frees have left pending in others, those that were asked included. */
+/* Returns what plain frees have left pending in other processes, including those that were asked.
+ */
 static uint64_t pending_of_frees(struct device *device, const struct reclaim *progress,
                                  const struct board_progress *seen)
 {
@@ -194,7 +201,8 @@ static uint64_t pending_of_frees(struct device *device, const struct reclaim *pr
     return larger_of(others.pending - others.in_order, seen->pending - seen->in_order);
 }
 
-/* It is waited for, if it may be enough, but for what was waited for without success. */
+/* Whether bytes that plain frees of others have left pending may be enough. Bytes that were waited
+ * for without success do not count. */
 static bool is_worth_waiting(const struct question *question)
 {
     const struct board_progress *seen = &question->seen;
@@ -204,7 +212,8 @@ static bool is_worth_waiting(const struct question *question)
     return fresh && would_do(question, seen->given + fresh);
 }
 
-/* What they have freed in a stream's order may be over, and nobody have been told. */
+/* Whether others' stream-ordered frees may be enough, and may have completed without these
+ * processes having noticed. */
 static bool is_worth_a_look(const struct question *question)
 {
     const struct board_progress *seen = &question->seen;
@@ -223,7 +232,7 @@ static bool goes_on(const struct question *question)
            (now < question->began + TELL_NANOSECONDS && is_worth_a_look(question));
 }
 
-/* Whoever asks next need not find out. */
+/* Notes what was waited for without success, so that the next call does not repeat the wait. */
 static void note_what_was_waited_for(const struct question *question)
 {
     struct device *device = question->device;
@@ -238,7 +247,7 @@ static void note_what_was_waited_for(const struct question *question)
                               memory_order_relaxed);
 }
 
-/* Until so many bytes were given, or nothing more is to be hoped for. */
+/* Waits until enough bytes were given, or there is nothing more to hope for. */
 static void await(struct question *question, struct board_demand *demand)
 {
     question->seen = board_demand_look(demand);
@@ -259,8 +268,9 @@ static void count(struct device *device, const struct board_progress *seen)
     neighbours_count_asked(device->neighbours, seen->silent);
 }
 
-/* shortage: NULL where others are only to tell what they have. NULL: nobody is asked. *no_place:
- * since other threads of this process have all demands that it can have under way. */
+/* Asks others, and returns NULL where nobody was asked. shortage: NULL where others are only to
+ * publish what they have. *no_place: nobody was asked since other threads of this process use all
+ * its demands. */
 static struct board_demand *ask(const struct device *device, const struct shortage *shortage,
                                 bool of_group, bool *no_place)
 {
@@ -289,8 +299,9 @@ static uint64_t end_of_waiting(const struct reclaim *progress)
     return progress->started + LAST_RESORT_NANOSECONDS;
 }
 
-/* What others have freed on their fast paths they have told nobody. So whatever they say, nothing
- * is refused before all have been asked. */
+/* Asks others. If they publish too little, has all of them publish what they have now, and asks
+ * again. Others do not publish frees on their fast paths, so no request is refused before all were
+ * asked. */
 static struct board_demand *ask_and_ask_again(const struct device *device,
                                               const struct shortage *shortage, bool of_group,
                                               uint64_t give_up_at)
@@ -304,7 +315,8 @@ static struct board_demand *ask_and_ask_again(const struct device *device,
     return ask_in_turn(device, shortage, of_group, give_up_at);
 }
 
-/* False: nobody says that there is anything. */
+/* Asks others once, and waits for what they give. Returns false where nobody says that there is
+ * anything. */
 static bool ask_on(struct pool *pool, struct device *device, struct reclaim *progress,
                    const struct shortage *shortage, bool wait)
 {
@@ -313,7 +325,7 @@ static bool ask_on(struct pool *pool, struct device *device, struct reclaim *pro
         ask_and_ask_again(device, shortage, progress->bound == RECLAIM_GROUP, end);
     if (!demand)
         return false;
-    /* What is pending may be there at once, and be only just on its way. */
+    /* Without wait, pending bytes still have a short time: they may be just about to be given. */
     struct question question = {
         .pool = pool,
         .device = device,
@@ -345,8 +357,9 @@ static bool others_say_that_they_have(struct pool *pool, struct device *device,
            rest_of(shortage->needed, bytes) <= returnable_bytes(pool, device);
 }
 
-/* Those that are asked may have used what they said they had, or cannot give it: so each time more
- * are asked, and in the end all. */
+/* Asks until something was given or is pending. Processes that are asked may have used what they
+ * published, or be unable to give it. So each round asks for more bytes, and reaches more
+ * processes, in the end all. */
 static void ask_until_given(struct pool *pool, struct device *device, struct reclaim *progress,
                             struct shortage shortage, bool wait)
 {
@@ -357,7 +370,8 @@ static void ask_until_given(struct pool *pool, struct device *device, struct rec
         shortage.bytes = smaller_of(2 * shortage.bytes, device->total_bytes);
 }
 
-/* What was given after the last answer, or comes from where nobody counts it. */
+/* Whether more is left than before: bytes given after the last answer, or freed by processes that
+ * nobody counts. */
 static bool has_more_left(struct pool *pool, const struct device *device,
                           const struct reclaim *progress)
 {
@@ -374,7 +388,7 @@ bool neighbours_may_help(struct pool *pool, const struct device *wanted,
     return device && progress->bound != RECLAIM_LIMIT && monotonic_now() < end_of_waiting(progress);
 }
 
-/* Others write the time, whose clock may be another. */
+/* Other processes write the time, and their clock may differ. */
 static bool one_has_just_ended(const struct device *device)
 {
     uint64_t ended = device->board ? board_ended_at(device->board, device->board_place) : 0;
@@ -382,7 +396,7 @@ static bool one_has_just_ended(const struct device *device)
     return ended && ended <= now && now - ended < ENDED_NANOSECONDS;
 }
 
-/* What processes had that have just ended. */
+/* Whether memory of processes that have just ended may become free. */
 static bool may_turn_up(const struct pool *pool, const struct device *wanted,
                         const struct reclaim_others *others)
 {
@@ -393,7 +407,7 @@ static bool may_turn_up(const struct pool *pool, const struct device *wanted,
     return ended;
 }
 
-/* hope: somebody may have something. */
+/* Asks others on each device. hope: somebody may have something. */
 static void ask_each(struct pool *pool, struct device *wanted, struct reclaim *progress,
                      const struct shortage *shortage, bool hope, bool wait)
 {

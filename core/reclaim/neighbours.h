@@ -1,15 +1,16 @@
 /*
- * Out of memory: what other processes of the user cache on the device, and have pending there.
+ * Asks the user's other processes for memory that they cache or have pending on the device, when
+ * this process is out of memory.
  *
- * A process that has nothing more to give back asks the others by the board (core/board/board.h),
- * each of which gives what it caches back to the driver. So the call that is out of memory fails
- * only where it would have failed without the pool. What a rival takes meanwhile is asked for
- * again.
+ * A process with nothing more to release asks the others through the board (core/board/board.h),
+ * and each of them releases what it caches to the driver. So a call that is out of memory fails
+ * only where it would have failed without the pool. If a rival takes released memory first, this
+ * process asks again.
  *
- * No lock is held, so two processes that ask each other both get their answers. All waits are
- * bounded: for an answer by BOARD_SILENCE_NANOSECONDS, for what others have pending until
- * LAST_RESORT_NANOSECONDS after the first step of reclaim, like the process's own fences, and by
- * the same rule (waiting.h).
+ * No lock is held, so two processes that ask each other both get answers. All waits are bounded.
+ * BOARD_SILENCE_NANOSECONDS bounds a wait for an answer. A wait for others' pending memory ends
+ * LAST_RESORT_NANOSECONDS after the first step of reclaim. The process's own fences have the same
+ * bound and follow the same rule (waiting.h).
  */
 #ifndef CUDAPOOL_CORE_NEIGHBOURS_H
 #define CUDAPOOL_CORE_NEIGHBOURS_H
@@ -21,22 +22,23 @@ struct device;
 struct pool;
 struct reclaim;
 
-/* Whether there is anybody to ask: the process is on a board, what is in the way is not its own
- * limit, and there is time left. */
+/* Whether other processes can be asked: this process is on a board, the bound in the way is not its
+ * own limit, and there is time left. */
 bool neighbours_may_help(struct pool *pool, const struct device *device,
                          const struct reclaim *progress);
 
-/* Then asks others for what the call that progress is of misses on the device (NULL: on any). True:
- * some was given, so the call is worth trying again. own: bytes that this process itself may still
- * give back. wait: also for what others have pending. */
+/* Asks others for what the call of this progress lacks on the device (NULL: on any). To be called
+ * after neighbours_may_help. Returns true where something was given, so that the call is worth
+ * another try. own: bytes that this process itself may still release. wait: also waits for what
+ * others have pending. */
 bool neighbours_ask(struct pool *pool, struct device *device, struct reclaim *progress,
                     uint64_t own, bool wait);
 
-/* The driver has given so many bytes of the device: who takes piece by piece, and comes to the end
- * of what is free, asks others for more than the next piece. */
+/* Notes that the driver has given this many bytes of the device. A process that takes memory piece
+ * by piece until none is free asks others for more than its next piece. */
 void neighbours_note_taken(struct device *device, uint64_t bytes);
 
-/* The call fails although others were asked: counts what they hold. */
+/* Counts what others hold, when the call fails although they were asked. */
 void neighbours_note_failure(const struct device *device, const struct reclaim *progress);
 
 #endif

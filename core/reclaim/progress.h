@@ -1,6 +1,6 @@
 /*
- * How far reclaim has come for one call that is out of memory. It begins zeroed, but for what the
- * caller knows of the request, and belongs to the calling thread.
+ * The progress of reclaim for one call that is out of memory. It belongs to the calling thread. It
+ * begins zeroed, except for what the caller knows of the request.
  */
 #ifndef CUDAPOOL_CORE_PROGRESS_H
 #define CUDAPOOL_CORE_PROGRESS_H
@@ -8,24 +8,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What is in the way of a request. */
+/* The bound that is in the way of a request. */
 enum reclaim_bound {
     RECLAIM_DEVICE, /* the driver has no memory */
-    RECLAIM_LIMIT,  /* the process's own hard limit: others cannot help */
-    RECLAIM_GROUP,  /* that of the group: only its processes can */
-    RECLAIM_MACHINE /* the driver has no host memory: no device's helps */
+    RECLAIM_LIMIT,  /* the process's own hard limit; others cannot help */
+    RECLAIM_GROUP,  /* the group's limit; only its processes can help */
+    RECLAIM_MACHINE /* the driver has no host memory; no device's memory helps */
 };
 
-/* Of asking other processes, see neighbours.h. */
+/* The state of asking other processes, see neighbours.h. */
 struct reclaim_others {
-    uint64_t demand;      /* for the next time, if nobody knows what is missing; 0: not asked yet */
-    uint64_t left;        /* bytes that were there for the request as they were asked last */
-    unsigned in_vain;     /* times in a row that they gave, and no more was there afterwards */
-    uint64_t ended_until; /* until then what one of them had that has ended may turn up; 0: none */
-    bool given, pend;     /* as they were asked last: something was given; is pending */
+    uint64_t demand;      /* to ask for next, if the shortage is not known; 0: not asked yet */
+    uint64_t left;        /* bytes that were left for the request when others were last asked */
+    unsigned in_vain;     /* times in a row that others gave, and no more was left afterwards */
+    uint64_t ended_until; /* until then an ended process's memory may become free; 0: none */
+    bool given, pend;     /* when last asked: something was given; is pending */
 };
 
-/* What is done in turn. */
+/* The steps of reclaim, in order. */
 enum reclaim_step {
     RECLAIM_CLEAN,
     RECLAIM_FENCED,
@@ -38,17 +38,17 @@ enum reclaim_step {
 struct reclaim {
     enum reclaim_step step;
     enum reclaim_bound bound;
-    uint64_t bytes;       /* to give back at first: as many as are wanted, 0 if that is not known */
-    uint64_t wanted;      /* at least so many will do; 0 as above */
-    uint64_t rounded;     /* what bytes were at first, or wanted */
-    uint64_t released;    /* bytes, by the steps since the first */
-    uint64_t started;     /* nanoseconds of the monotonic clock; 0: not yet */
-    uint64_t give_up_at;  /* of wait_for_the_rest of struct kind: on the same clock */
-    uint64_t seen;        /* of what other threads may change, as the first step began */
-    bool unreserved;      /* what is wanted counts in no sum of the pool's: the memory is the
-                             program's and the driver's business alone */
-    bool in_stream_order; /* for an allocation in a stream's order: the driver would not have waited
-                             for what others free meanwhile */
+    uint64_t bytes;    /* to release in the next round: first as many as are wanted; 0: not known */
+    uint64_t wanted;   /* the least bytes that the request needs; 0: not known */
+    uint64_t rounded;  /* max(bytes, wanted) at first */
+    uint64_t released; /* bytes that the steps have released since the first one */
+    uint64_t started;  /* nanoseconds of the monotonic clock; 0: not yet */
+    uint64_t give_up_at; /* when wait_for_the_rest of struct kind must end; on the same clock */
+    uint64_t seen;       /* sum of what other threads may change, read when the first step began */
+    bool unreserved; /* the wanted bytes are in no sum of the pool's: their memory concerns only the
+                        program and the driver */
+    bool in_stream_order; /* for a stream-ordered allocation: the driver would not have waited for
+                             what others free meanwhile */
     struct reclaim_others others;
 };
 

@@ -10,26 +10,27 @@
 #include "neighbours.h"
 #include "waiting.h"
 
-/* How long a call is tried again that may concern any device: nobody knows how much it needs of
- * which, and each time all that is cached goes back. */
+/* How long a call that may concern any device is tried again. Its need on each device is not known,
+ * and each try releases all that is cached. */
 #define ANY_DEVICE_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
-/* So long the device may take to tell that a fence is over which has nothing to wait for. */
+/* How long the device may take to tell that a fence without unfinished work has completed. */
 #define LOOK_NANOSECONDS (UINT64_C(1) * 1000 * 1000)
 
-/* Giving back costs milliseconds however little it is, so it is at least this share of what is
- * cached. */
+/* A release takes milliseconds however little it releases, so it releases at least 1/RELEASE_SHARE
+ * of what is cached. */
 #define RELEASE_SHARE 8u
 
-/* Whether what the kind gives back may be what is missing. For a call that may concern any device
- * nobody knows. */
+/* Whether memory that the kind releases may be what the call lacks. For a call that may concern any
+ * device this is not known. */
 static bool may_help(const struct kind *kind, const struct device *device,
                      const struct reclaim *progress)
 {
     return kind->is_the_machines ? !device : progress->bound != RECLAIM_MACHINE;
 }
 
-/* The kinds in their order, until so many bytes are given back. */
+/* Releases clean blocks, kind after kind in their order, until this many bytes are released.
+ * Returns the bytes. */
 static uint64_t give_back_clean(struct pool *pool, struct device *device,
                                 const struct reclaim *progress, uint64_t bytes)
 {
@@ -47,7 +48,7 @@ static void trim_pool(struct pool *pool, CUresult (*get)(CUmemoryPool *, CUdevic
         pool->driver->cuMemPoolTrimTo(memory_pool, 0);
 }
 
-/* The driver's own pools keep memory too. */
+/* Trims the driver's own pools of the device (NULL: of all), which cache memory too. */
 static bool trim_driver(struct pool *pool, const struct device *wanted)
 {
     const struct driver *driver = pool->driver;
@@ -67,7 +68,7 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
     return true;
 }
 
-/* Pools of the driver's that kinds do not serve. */
+/* Trims the driver's pools that kinds do not serve. Returns whether there was one. */
 static bool trim_unserved(struct pool *pool, bool of_machine)
 {
     bool any = false;
@@ -76,16 +77,16 @@ static bool trim_unserved(struct pool *pool, bool of_machine)
     return any;
 }
 
-/* What is over is clean once somebody has asked. Whoever waits asks about the newest fence alone.
- */
+/* Asks the driver about every fence: pending memory becomes clean only after a query. Threads that
+ * wait query the newest fence alone. */
 static void ask_about_fences(struct pool *pool, struct device *device)
 {
     for (struct context *c = context_next(pool, NULL, device); c; c = context_next(pool, c, device))
         epoch_ask_all_in_turn(pool, c);
 }
 
-/* What is missing may be less than all that is cached: first as much as was asked for, then twice
- * that, and so on. */
+/* Releases some clean memory: first as many bytes as were asked for, then twice as many, and so on.
+ * The call may need less than all that is cached. */
 static bool release_some_clean(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     ask_about_fences(pool, device);
@@ -104,7 +105,8 @@ static bool release_some_clean(struct pool *pool, struct device *device, struct 
     return released != 0;
 }
 
-/* What went back behind a barrier is the driver's soon after the barrier's fence is over. */
+/* Waits for fences that frees of the context have recorded. Memory whose release is ordered after a
+ * barrier reaches the driver soon after the barrier's fence has completed. */
 static void wait_for_frees_of(struct pool *pool, struct context *context,
                               const struct reclaim *progress)
 {
@@ -115,7 +117,7 @@ static void wait_for_frees_of(struct pool *pool, struct context *context,
         patient_nap(started);
 }
 
-/* The fences of a context serve all its kinds. */
+/* Waits for the fences of the device's contexts, which serve all kinds. */
 static void wait_for_fences(struct pool *pool, struct device *device,
                             const struct reclaim *progress)
 {
@@ -124,7 +126,7 @@ static void wait_for_fences(struct pool *pool, struct device *device,
             wait_for_frees_of(pool, c, progress);
 }
 
-/* What has been waited for. Whether there was anything. */
+/* Releases all memory that is clean after a wait. Returns whether there was any. */
 static bool release_waited_for(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     ask_about_fences(pool, device);
@@ -133,7 +135,8 @@ static bool release_waited_for(struct pool *pool, struct device *device, struct 
     return released != 0;
 }
 
-/* Whether what the program has freed past the pool may be back. */
+/* Lets every kind wait for its pending memory. Returns whether memory that the program freed
+ * without the pool may be free by now. */
 static bool wait_for_the_rest(struct pool *pool, struct device *device,
                               const struct reclaim *progress)
 {
@@ -145,14 +148,16 @@ static bool wait_for_the_rest(struct pool *pool, struct device *device,
     return past_the_pool;
 }
 
-/* What is pending and has no fence, or one that frees do not wait for. */
+/* Waits for and releases pending memory that has no fence, or a fence that frees do not wait for.
+ */
 static bool release_the_rest(struct pool *pool, struct device *device, struct reclaim *progress,
                              uint64_t give_up_at)
 {
     progress->give_up_at = give_up_at;
     bool past_the_pool = wait_for_the_rest(pool, device, progress);
     bool any = release_waited_for(pool, device, progress) || past_the_pool;
-    /* What the program freed in a stream's order is back by now, too: in the driver's own pools. */
+    /* Memory that the program freed in stream order is free by now too, in the driver's own pools.
+     */
     if (any && progress->bound != RECLAIM_MACHINE)
         trim_driver(pool, device);
     return any;
@@ -166,9 +171,9 @@ static bool ask_others(struct pool *pool, struct device *device, struct reclaim 
     return given;
 }
 
-/* Others are not asked for what this process only has to look at. What it has to wait for comes
- * after what they can give at once, and before what they have to wait for. The step is taken again
- * as long as anything is given. */
+/* Asks other processes, unless this process has pending memory that it only needs to query. Memory
+ * that this process must wait for comes after what others can give at once, and before what others
+ * must wait for. The step repeats as long as it obtains memory. */
 static bool ask_neighbours(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     if (!neighbours_may_help(pool, device, progress))
@@ -183,7 +188,7 @@ static bool ask_neighbours(struct pool *pool, struct device *device, struct recl
     return given;
 }
 
-/* After all that this process had pending. */
+/* Waits for what others have pending, after all that this process had pending. */
 static bool await_neighbours(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     if (!progress->others.pend || !neighbours_may_help(pool, device, progress))
@@ -193,15 +198,16 @@ static bool await_neighbours(struct pool *pool, struct device *device, struct re
     return given;
 }
 
-/* From what costs nothing to what may take long. The first step is taken until it has given back
- * all that there is. */
+/* Takes the next step, from what costs nothing to what may take long. The first step repeats until
+ * it has released all that there is. */
 static bool take_step(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     if (progress->step == RECLAIM_CLEAN)
         return release_some_clean(pool, device, progress);
     switch (progress->step++) {
     case RECLAIM_FENCED:
-        /* Nothing of the machine's goes back beside a context's work: that is waited for later. */
+        /* The driver does not free host memory while a context has work. RECLAIM_THE_REST waits for
+         * that work. */
         if (progress->bound == RECLAIM_MACHINE)
             return false;
         wait_for_fences(pool, device, progress);
@@ -223,7 +229,8 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
     }
 }
 
-/* Blocks that are in no heap any more, but not the driver's yet either. */
+/* Whether threads are releasing blocks, which are no longer in a heap but not with the driver yet.
+ */
 static bool others_give_back(struct pool *pool, const struct device *wanted)
 {
     const struct device *device = registry_devices(&pool->registry);
@@ -236,7 +243,8 @@ static bool others_give_back(struct pool *pool, const struct device *wanted)
     return false;
 }
 
-/* False where it is not over in a reasonable time. */
+/* Waits until other threads have released their blocks. Returns false after
+ * LAST_RESORT_NANOSECONDS. */
 static bool wait_while_others_give_back(struct pool *pool, const struct device *device,
                                         uint64_t started)
 {
@@ -248,8 +256,8 @@ static bool wait_while_others_give_back(struct pool *pool, const struct device *
     return true;
 }
 
-/* A sum that is another one when threads have allocated, freed or closed an epoch meanwhile, or
- * what they had in their caches has come out. */
+/* Returns a sum that changes when threads allocate, free or close an epoch, or when blocks leave a
+ * thread's cache. */
 static uint64_t sum_of_changes(struct pool *pool, struct device *device,
                                const struct reclaim *progress)
 {
@@ -260,9 +268,9 @@ static uint64_t sum_of_changes(struct pool *pool, struct device *device,
     return sum;
 }
 
-/* Memory that this thread gave back may have gone to another thread, whose own is still on the way,
- * or others may have moved theirs between two looks of this thread's: without the pool there would
- * have been enough for all. */
+/* Begins again with the first step, while there is time. Another thread may have taken what this
+ * thread released, before its own memory was free. Or others may have moved memory between two
+ * looks of this thread. Without the pool there would have been enough for all. */
 static bool begin_again(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     uint64_t patience = device ? LAST_RESORT_NANOSECONDS : ANY_DEVICE_NANOSECONDS;
@@ -274,14 +282,15 @@ static bool begin_again(struct pool *pool, struct device *device, struct reclaim
     return again;
 }
 
-/* What others have just given back is there, however long it took them. */
+/* Tries once more after other threads have released memory, however long that took. */
 static bool try_once_more(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     begin_again(pool, device, progress);
     return monotonic_now() - progress->started < LAST_RESORT_NANOSECONDS;
 }
 
-/* Whoever has taken blocks out of a heap counts them as returning under the same lock. */
+/* Whether other threads release blocks, or have just begun to. A thread that takes blocks out of a
+ * heap counts them as returning under the context's lock. So this takes each lock once. */
 static bool others_have_begun_to_give_back(struct pool *pool, struct device *device)
 {
     for (struct context *c = context_next(pool, NULL, device); c;
@@ -292,7 +301,7 @@ static bool others_have_begun_to_give_back(struct pool *pool, struct device *dev
     return others_give_back(pool, device);
 }
 
-/* Whether there would be enough if all that is kept were given back, or may be. */
+/* Whether there would, or may, be enough for the request if all kept memory were released. */
 static bool could_fit(struct pool *pool, struct device *device, const struct reclaim *progress)
 {
     return others_have_begun_to_give_back(pool, device) || request_may_fit(pool, device, progress);
@@ -301,7 +310,8 @@ static bool could_fit(struct pool *pool, struct device *device, const struct rec
 static bool others_are_at_it(struct pool *pool, struct device *device,
                              const struct reclaim *progress)
 {
-    /* In a stream's order the driver would not have waited for what others free, either. */
+    /* For a stream-ordered allocation the driver would not have waited for what others free either.
+     */
     bool hopeless = progress->in_stream_order && progress->bound == RECLAIM_DEVICE;
     if (progress->wanted == 0 || hopeless ||
         sum_of_changes(pool, device, progress) == progress->seen ||

@@ -1,12 +1,13 @@
 /*
- * Out of memory, and the limits: what is given back before a call fails.
+ * Releases memory before a call fails for want of it, whether the driver or a limit is in the way.
  *
- * The steps are here and the kinds of memory inside them: first every kind gives back what is
- * clean, then every kind what its fences free, then the driver's own pools are trimmed, then other
- * processes are asked for what they cache (neighbours.h), then every kind waits for the rest. So
- * what costs nothing goes before what may take long, whichever kind it is of.
+ * Each step asks all kinds of memory before the next step begins. First every kind releases what is
+ * clean. Then every kind releases what its fences make clean, and the driver's own pools are
+ * trimmed. Then other processes are asked for what they cache (neighbours.h), and last every kind
+ * waits for the rest. So steps that cost nothing come before steps that may take long, whichever
+ * kind has the memory.
  *
- * No lock is held by the callers, nor while a kind is asked.
+ * The callers hold no lock, and no lock is held while a kind is asked.
  */
 #ifndef CUDAPOOL_CORE_RECLAIM_H
 #define CUDAPOOL_CORE_RECLAIM_H
@@ -22,13 +23,17 @@ struct context;
 struct device;
 struct pool;
 
-/* Out of memory, for any call: each time does the next thing that may give memory back, and false
- * says that nothing is left to try. After the last step it begins again, for some seconds at most,
- * if this thread has given something back that another may have taken, another thread is still
- * giving back, or others have allocated and freed meanwhile although there would be enough for the
- * request. device NULL: all devices, and that for a second at most, then once more when another
- * thread has given back. Of what others have pending nothing is waited for before all that this
- * process has pending is over. */
+/* For any call that is out of memory. Each call does the next thing that may release memory, and
+ * returns false where nothing is left to try.
+ *
+ * After the last step it begins again, for some seconds at most, in three cases:
+ * - This thread has released something that another may have taken.
+ * - Another thread is still releasing.
+ * - Others have allocated and freed meanwhile although there would be enough for the request.
+ *
+ * device NULL: all devices. Then it begins again for one second at most, and once more when another
+ * thread has released something. It does not wait for others' pending memory before all that this
+ * process has pending has completed. */
 bool reclaim_for_retry(struct pool *pool, struct device *device, struct reclaim *progress);
 
 #endif

@@ -21,8 +21,9 @@ static bool take_of_process(struct device *device, uint64_t bytes)
     return true;
 }
 
-/* The process's own limit is looked at before the group's bytes are taken: what a process of the
- * group takes and gives back at once may be missing to another at that moment. */
+/* Takes bytes of both limits. Tests the process's own limit before it takes the group's bytes.
+ * Bytes that are taken and returned at once may make another process of the group fail at that
+ * moment. */
 static bool take(struct device *device, uint64_t bytes, enum reclaim_bound *bound)
 {
     *bound = RECLAIM_LIMIT;
@@ -38,7 +39,8 @@ static bool take(struct device *device, uint64_t bytes, enum reclaim_bound *boun
     return false;
 }
 
-/* A process alone cannot hold more than its group may, so that is also in its own limit. */
+/* device->limit <= device->group_limit. Where both are equal, the group's limit is what refuses the
+ * request. */
 static enum failure refused_by(const struct device *device, enum reclaim_bound bound)
 {
     bool by_group = bound == RECLAIM_GROUP || device->limit == device->group_limit;

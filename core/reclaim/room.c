@@ -5,15 +5,16 @@
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 
-/* So many frees that cost more for want of memory go without a look at what is left: a look costs
- * as much as 40 records of an event. */
+/* While memory is short, one of this many frees looks at what is left. One look costs as much as 40
+ * records of an event. */
 #define COSTLY_FREES_PER_LOOK 256u
 
-/* What is left of a device is not asked for again sooner: nanoseconds. */
+/* The shortest time between two questions to the driver about what is left of a device:
+ * nanoseconds. */
 #define ROOM_INTERVAL (UINT64_C(500) * 1000 * 1000)
 
-/* Memory is short when less than this share of the device is left, and not any more when twice as
- * much is. */
+/* Memory is short when less than 1/SHORT_SHARE of the device is left, until more than 2/SHORT_SHARE
+ * is left. */
 #define SHORT_SHARE 8u
 
 void room_is_short(struct context *context)
@@ -25,7 +26,8 @@ void room_is_short(struct context *context)
     TELL_KINDS(context, memory_is_short, context);
 }
 
-/* What this process holds says so without a call; the driver knows of other processes. */
+/* What this process holds may answer without a driver call. Only the driver knows of other
+ * processes. */
 static bool is_nearly_full(struct pool *pool, struct context *context, bool was_short, bool ask)
 {
     const struct device *device = context->device;
@@ -40,7 +42,7 @@ static bool is_nearly_full(struct pool *pool, struct context *context, bool was_
     leave_driver();
     if (result != CUDA_SUCCESS)
         return was_short;
-    /* Between the two, what was found last stays. */
+    /* Between the two thresholds the last answer stays. */
     return was_short ? left <= 2 * (total / SHORT_SHARE) : left < total / SHORT_SHARE;
 }
 
@@ -92,7 +94,7 @@ void room_look_again(struct pool *pool, struct context *context)
     struct device *device = context->device;
     bool pushed;
     if (!device_is_short(device) ||
-        /* Relaxed: it chooses who looks. */
+        /* Relaxed: it only chooses which thread looks. */
         atomic_fetch_add_explicit(&device->frees_while_short, 1, memory_order_relaxed) %
                 COSTLY_FREES_PER_LOOK !=
             COSTLY_FREES_PER_LOOK - 1 ||

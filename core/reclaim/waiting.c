@@ -23,7 +23,7 @@ bool bytes_left(struct pool *pool, const struct device *device, const struct rec
         *left = device_group_left(device);
         return true;
     case RECLAIM_MACHINE:
-        return false; /* nobody tells how much of the machine's memory may be pinned */
+        return false; /* the driver does not say how much host memory may be pinned */
     default:
         result = driver_memory_info(pool->driver, &free, &total);
         *left = free;
@@ -44,8 +44,8 @@ uint64_t returnable_bytes(struct pool *pool, struct device *device)
     return sum;
 }
 
-/* Pages and chunks that the driver has taken for small blocks, and frees with the last one there.
- */
+/* Returns the bytes of pages and chunks that the driver has taken around small blocks. It frees
+ * each with the last block in it. */
 static uint64_t bytes_around_blocks(struct pool *pool, struct device *device)
 {
     uint64_t sum = 0;
@@ -54,8 +54,8 @@ static uint64_t bytes_around_blocks(struct pool *pool, struct device *device)
     return sum;
 }
 
-/* The driver makes room for other memory out of managed memory: of what lies on the device, which
- * is no more than what nobody else is known to have. */
+/* Returns the managed memory on the device, which the driver evicts to make room for other memory.
+ * This is at most the device's memory that is neither free nor known to be the pool's. */
 static uint64_t managed_on_device(const struct device *device, const struct reclaim *progress,
                                   uint64_t left)
 {
@@ -63,9 +63,9 @@ static uint64_t managed_on_device(const struct device *device, const struct recl
     return progress->bound == RECLAIM_DEVICE ? smaller_of(managed_bytes(device), others) : 0;
 }
 
-/* Whether so many bytes beside what can be returned would do. Of that the most of two looks counts:
- * memory that has gone back to the driver after the first one may be missing in what the driver
- * said before that. *known: whether anybody knows what there is. */
+/* Whether returnable bytes and these bytes beside them are enough for the request. Of the
+ * returnable bytes, the larger of two readings counts. Memory that was released to the driver
+ * between them may be missing in what the driver said. *known: whether it is known what is left. */
 static bool could_fit(struct pool *pool, struct device *device, const struct reclaim *progress,
                       uint64_t beside, bool *known)
 {
@@ -83,7 +83,7 @@ bool request_may_fit(struct pool *pool, struct device *device, const struct recl
     return progress->bound == RECLAIM_MACHINE || could_fit(pool, device, progress, 0, &known);
 }
 
-/* What others cache, and what their plain frees have left pending. */
+/* Returns what other processes cache, and what their plain frees have left pending. */
 static uint64_t bytes_of_others(struct device *device, const struct reclaim *progress)
 {
     if (!device->board || progress->bound == RECLAIM_LIMIT)
@@ -94,7 +94,7 @@ static uint64_t bytes_of_others(struct device *device, const struct reclaim *pro
            fresh_bytes(waited_for_others(device, progress), others.pending - others.in_order);
 }
 
-/* Which device is meant, or what it has, nobody may know. */
+/* Also true where it is not known which device the call concerns, or what the device has. */
 static bool may_be_enough(struct pool *pool, struct device *device, const struct reclaim *progress,
                           uint64_t beside)
 {
@@ -115,8 +115,8 @@ static uint64_t unused_in(struct pool *pool, CUmemoryPool memory_pool)
     return result == CUDA_SUCCESS ? rest_of(reserved, used) : 0;
 }
 
-/* What lies free in the driver's own pools of the device, over or not, also where no kind serves
- * them. */
+/* Returns the free bytes in the driver's own pools of the device, whether or not their stream's
+ * work has completed. This includes pools that no kind serves. */
 static uint64_t bytes_in_drivers_pools(struct pool *pool, struct device *device)
 {
     const struct driver *driver = pool->driver;
@@ -135,7 +135,7 @@ static uint64_t bytes_in_drivers_pools(struct pool *pool, struct device *device)
     return larger_of(bytes, bytes_the_driver_keeps(pool, device));
 }
 
-/* What the driver has back in a stream's order counts besides. */
+/* As may_be_enough, and also counts what the driver's own pools have free. */
 static bool may_be_enough_with_drivers(struct pool *pool, struct device *device,
                                        const struct reclaim *progress, uint64_t beside)
 {
@@ -149,7 +149,8 @@ bool may_wait_for_the_driver(struct pool *pool, struct device *device,
     return may_be_enough_with_drivers(pool, device, progress, 0);
 }
 
-/* What plain frees would have waited for is over for all of the device's contexts' streams. */
+/* Returns the bytes that were freed in stream order in the device's contexts. The wait of a plain
+ * free includes the work of all these streams, so the memory is clean after it. */
 static uint64_t freed_in_order(struct pool *pool, struct device *device)
 {
     uint64_t sum = device ? kept_bytes(pool, device).in_order : 0;
@@ -176,7 +177,8 @@ _Atomic uint64_t *waited_for_others(struct device *device, const struct reclaim 
     return &device->waited_for_others[progress->bound == RECLAIM_GROUP];
 }
 
-/* Where there is less than was waited for, some of it is over. */
+/* If fewer bytes are pending than were waited for, some of these have become clean, and the count
+ * begins anew. */
 uint64_t fresh_bytes(_Atomic uint64_t *waited, uint64_t pending)
 {
     uint64_t before = atomic_load_explicit(waited, memory_order_relaxed);

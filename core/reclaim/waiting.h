@@ -1,20 +1,20 @@
 /*
- * What a call that is out of memory may wait for: the one home of the rule.
+ * The rule on what a call that is out of memory may wait for. All of the rule is here.
  *
- * - It waits for what the plain program would have waited for earlier, in its free: what plain
- *   frees have left pending, of this process or of another one.
- * - It never waits for what was freed in a stream's order: the driver does not either. It gives the
- *   device a moment to tell what of that is over.
- * - It waits only if the memory could be enough for the request, in sum with what is clean, what
- *   the driver has and what other processes can give, as the board says. Whether that is in one
- *   piece nobody knows before.
- * - It does not wait again for what somebody has waited for without success, until a fence of it
- *   has become clean, or other pending bytes have joined that are enough.
+ * - It waits for memory that plain frees have left pending, in this process or another. The plain
+ *   program would have waited for it earlier, in its free.
+ * - It never waits for memory that was freed in stream order, since the driver does not either. It
+ *   only gives the device a moment to tell which of this work has completed.
+ * - It waits only if the memory could be enough for the request. The sum includes clean memory,
+ *   what the driver has, and what other processes can give, as the board says. Whether it is in one
+ *   piece is not known beforehand.
+ * - It does not repeat a wait that did not help another thread. It waits again once a fence of that
+ *   memory has completed, or other pending bytes that are enough have been added.
  *
- * So a request that cannot be met is refused at once, however often it is made. Where the size of a
- * request is not known (modules, contexts, graphs), any memory could be enough.
+ * So a request that cannot be met is refused at once, however often it is made. Where a request's
+ * size is not known (modules, contexts, graphs), any memory could be enough.
  *
- * No lock is held by the callers.
+ * The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_WAITING_H
 #define CUDAPOOL_CORE_WAITING_H
@@ -27,53 +27,58 @@ struct device;
 struct pool;
 struct reclaim;
 
-/* So long the device may take to tell of work that is over: nanoseconds. */
+/* How long the device may take to tell of completed work: nanoseconds. */
 #define TELL_NANOSECONDS (UINT64_C(8) * 1000 * 1000)
 
-/* Who has given it so long, and learned nothing, asks again no sooner than so: nanoseconds. */
+/* A thread that has given it this time and learned nothing asks again after this pause at the
+ * soonest: nanoseconds. */
 #define TELL_AGAIN_NANOSECONDS (UINT64_C(200) * 1000 * 1000)
 
-/* Bytes that are there for the request: inside the limit, the group's limit, or in the driver.
- * False where nobody knows. */
+/* Sets *left to the bytes left for the request: inside the limit, inside the group's limit, or with
+ * the driver. Returns false where that is not known. */
 bool bytes_left(struct pool *pool, const struct device *device, const struct reclaim *progress,
                 uint64_t *left);
 
-/* What the pool has taken of the device's memory, without what the call has reserved for itself. */
+/* Returns what the pool has taken of the device's memory, without what the call has reserved for
+ * itself. */
 uint64_t reserved_before(const struct device *device, const struct reclaim *progress);
 
-/* What all kinds hold of the device (NULL: of all) and the call may hope for, as in struct kind. */
+/* Returns what all kinds hold of the device (NULL: of all devices) and the call may hope for, see
+ * returnable in struct kind. */
 uint64_t returnable_bytes(struct pool *pool, struct device *device);
 
-/* Whether there would be enough if all of that were given back. False where nobody knows; of the
- * machine's memory it is assumed. */
+/* Whether there would be enough for the request if all of returnable_bytes were released. False
+ * where that is not known. Always true of host memory. */
 bool request_may_fit(struct pool *pool, struct device *device, const struct reclaim *progress);
 
-/* Whether the call may wait for what plain frees have left in the context. What was freed in a
- * stream's order counts: behind work that a plain free would have waited for it is over as well. */
+/* Whether the call may wait for what plain frees have left pending in the context. Memory that was
+ * freed in stream order counts towards the request: it is clean once the work that a plain free
+ * would have waited for has completed. */
 bool may_wait_for_frees(struct pool *pool, struct device *device, struct context *context,
                         const struct reclaim *progress);
 
-/* Whether it may give the device a moment to tell what is over of what streams have freed. */
+/* Whether the call may give the device a moment to tell which stream-ordered frees have completed.
+ */
 bool may_look_at_streams(struct pool *pool, struct device *device, const struct reclaim *progress);
 
-/* Whether it may wait for what the driver has back, or is to have, behind work of the request's own
- * stream: the driver alone would give it to that stream at once. */
+/* Whether the call may wait for memory that the driver has or will get back in order of the
+ * request's own stream. The driver alone would give it to that stream at once. */
 bool may_wait_for_the_driver(struct pool *pool, struct device *device,
                              const struct reclaim *progress);
 
 /* ---- a wait for bytes of which only the sum is known ---- */
 
-/* waited: so many bytes were waited for without success; 0: none were. Relaxed: several threads may
- * wait, and one of them may be forgotten. */
+/* waited: the number of bytes that were waited for without success; 0: none. Relaxed: of several
+ * threads that wait, one's number may be lost. */
 
-/* Of what the plain frees of other processes have left pending, those of the group where its limit
- * is in the way. */
+/* Returns the counter for what plain frees of other processes have left pending. Where the group's
+ * limit is in the way, it counts only the group's processes. */
 _Atomic uint64_t *waited_for_others(struct device *device, const struct reclaim *progress);
 
-/* Of so many that are pending now those that nobody has waited for without success. */
+/* Returns those of the pending bytes that nobody has waited for without success. */
 uint64_t fresh_bytes(_Atomic uint64_t *waited, uint64_t pending);
 
-/* So many were waited for without success. */
+/* Notes that this many pending bytes were waited for without success. */
 void note_waited_bytes(_Atomic uint64_t *waited, uint64_t pending);
 
 #endif

@@ -6,7 +6,8 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 
-/* How long the oldest is waited for before the ring grows past SLOTS_AT_MOST. */
+/* How long a thread waits for the oldest slot before the ring grows past SLOTS_AT_MOST:
+ * nanoseconds. */
 #define PATIENCE UINT64_C(1000000000)
 
 /* ---- rings ---- */
@@ -29,7 +30,8 @@ struct scalar_ring *scalar_ring_of(struct scalar_rings *rings, struct context *c
     lock_take(&rings->lock, LOCK_SCALARS);
     struct scalar_ring **link = &rings->first;
     while (*link && ((*link)->context != context || (*link)->generation != generation)) {
-        /* Whoever uses a ring has pinned its context, so nobody uses this one any more. */
+        /* A thread that uses a ring has pinned its context, so nobody uses a ring whose context has
+         * ended. */
         if (context_generation((*link)->context) != (*link)->generation)
             forget(link);
         else
@@ -101,8 +103,9 @@ static void put_oldest_back(struct scalar_rings *rings, struct scalar_ring *ring
     lock_give(&rings->lock);
 }
 
-/* NULL: there is none whose copy is over. While the driver is asked no other thread has it. One of
- * which the driver cannot tell stays unused. */
+/* Takes the oldest slot if its copy has completed; NULL: there is none. No other thread has the
+ * slot while the driver is asked. A slot whose event the driver cannot answer for is never used
+ * again. */
 static struct scalar_slot *take_over(struct pool *pool, struct scalar_rings *rings,
                                      struct scalar_ring *ring)
 {
@@ -176,7 +179,8 @@ CUresult scalar_ring_take(struct pool *pool, struct scalar_rings *rings, struct 
 {
     no_lock_may_be_held();
     bool pushed;
-    /* A green context that is current would take memory and events along when it ends. */
+    /* Made current, because a green context would end with the memory and the events that are made
+     * in it. */
     if (!context_push(pool, ring->context, &pushed))
         return CUDA_ERROR_INVALID_CONTEXT;
     CUresult result = take(pool, rings, ring, slot);

@@ -1,17 +1,20 @@
 /*
  * Pinned memory from which values are copied to the device (scalars.h), in slots of SCALAR_BYTES.
  *
- * Each context has a ring of them, which all scalars of the context share. A slot that a copy reads
- * has an event behind that copy, and is written again only once the driver has said that the event
- * is over: so no value is overwritten before it was read. Where the oldest one is not over, the
- * ring grows by a piece, up to SLOTS_AT_MOST; from then on whoever wants a slot waits for the
- * oldest, for a second at most, since the program may hold a lock that this work needs, and then
- * the ring grows all the same. It never shrinks: the driver's free of pinned memory would wait for
- * the context's work. The ring goes with its context, which takes the memory and the events along.
+ * Each context has a ring of slots, which all its scalars share. After the copy that reads a slot,
+ * an event is recorded. The slot is written again only after the driver has said that the event has
+ * completed, so no value is overwritten before it was read.
  *
- * Locking: the scalars' lock guards the rings and their lists. Nobody else touches a slot that was
- * taken. The ring's context is pinned for all of these, which keeps the ring, and it or a green one
- * of its is current; no lock is held.
+ * Where the oldest event has not completed, the ring grows by a piece, up to SLOTS_AT_MOST slots.
+ * From then on, whoever wants a slot waits for the oldest one, for a second at most, and then the
+ * ring grows all the same. The wait is bounded because the program may hold a lock that the GPU's
+ * work needs in order to end. The ring never shrinks, because the driver's free of pinned memory
+ * would wait for the context's work. When the context ends, the driver releases the memory and the
+ * events, and the ring is forgotten.
+ *
+ * Locking: the scalars' lock guards the rings and their lists. Only the thread that has taken a
+ * slot touches it. The callers have pinned the ring's context, which keeps the ring. That context,
+ * or a green one of its, is current, and no lock is held.
  */
 #ifndef CUDAPOOL_CORE_SCALAR_RING_H
 #define CUDAPOOL_CORE_SCALAR_RING_H
@@ -31,7 +34,7 @@ struct pool;
 
 struct scalar_slot {
     void *memory;
-    CUevent event; /* NULL: none was needed yet */
+    CUevent event; /* NULL: the slot was never used */
     struct scalar_slot *next;
 };
 
@@ -43,29 +46,32 @@ struct scalar_piece {
 struct scalar_ring {
     struct context *context;
     uint64_t generation;         /* of the context */
-    struct scalar_slot *free;    /* which nothing reads */
-    struct scalar_slot *oldest;  /* that copies read, or may read: by when they were taken */
-    struct scalar_slot **newest; /* where the next one of these goes */
+    struct scalar_slot *free;    /* slots that no copy reads */
+    struct scalar_slot *oldest;  /* slots that copies may still read, in the order in which they
+                                    were taken */
+    struct scalar_slot **newest; /* where the next such slot is linked */
     unsigned slots;
     struct scalar_piece *pieces;
     struct scalar_ring *next;
 };
 
-/* Rings of all contexts, by the first; those whose context has ended are forgotten. */
+/* The rings of all contexts. Rings whose context has ended are forgotten. */
 struct scalar_rings {
     pthread_mutex_t lock;
     struct scalar_ring *first;
 };
 
-/* The ring of the context; NULL where memory is short. */
+/* The ring of the context, made if there is none; NULL where memory is short. */
 struct scalar_ring *scalar_ring_of(struct scalar_rings *rings, struct context *context,
                                    uint64_t generation);
 
-/* Sets *slot to one that nothing reads. May be called while captures go on, in relaxed mode. */
+/* Sets *slot to a slot that no copy reads. May be called while captures are under way, in relaxed
+ * mode. */
 CUresult scalar_ring_take(struct pool *pool, struct scalar_rings *rings, struct scalar_ring *ring,
                           struct scalar_slot **slot);
 
-/* A copy reads the slot, and its event was recorded behind; or nothing reads it. */
+/* scalar_ring_follow: a copy reads the slot, and the slot's event was recorded after it.
+ * scalar_ring_put_back: no copy reads the slot. */
 void scalar_ring_follow(struct scalar_rings *rings, struct scalar_ring *ring,
                         struct scalar_slot *slot);
 void scalar_ring_put_back(struct scalar_rings *rings, struct scalar_ring *ring,

@@ -85,9 +85,9 @@ bool scalar_has_memory(const struct scalar *scalar)
 
 /* ---- setting one ---- */
 
-/* In a capture the copy would be a node, which reads its slot at each launch. Asking spoils no
- * capture, not even where a blocking stream of the context is captured and the stream is the legacy
- * one: that the driver answers by an error of its own. */
+/* Refuses a captured stream: the copy would be a node, which reads its slot at each launch. The
+ * question spoils no capture. Where a blocking stream is captured and the stream is the legacy one,
+ * the driver answers it with an error of its own. */
 static CUresult ask_for_captures(const struct driver *driver, CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -98,7 +98,8 @@ static CUresult ask_for_captures(const struct driver *driver, CUstream stream)
     return result;
 }
 
-/* Where the copy cannot be followed nobody knows when it is over: then its slot stays unused. */
+/* Where the event could not be recorded, nobody knows when the copy has completed, so the slot is
+ * never used again. */
 static CUresult copy(struct pool *pool, struct scalar_ring *ring, const struct scalar *scalar,
                      const void *value, CUstream stream)
 {
@@ -120,7 +121,8 @@ static CUresult copy(struct pool *pool, struct scalar_ring *ring, const struct s
     return result;
 }
 
-/* The context is current and pinned. Other threads' captures do not mind what is done here. */
+/* The context is current and pinned. In relaxed mode these calls disturb no capture of another
+ * thread. */
 static CUresult set_in_context(struct pool *pool, const struct scalar *scalar, const void *value,
                                CUstream stream)
 {

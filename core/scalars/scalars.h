@@ -1,17 +1,17 @@
 /*
- * Device scalars: values in device memory that the program sets in a stream's order, before the
- * launch of a graph that reads them, for example (cudapool.h).
+ * Device scalars: values in device memory that the program sets in stream order, for example before
+ * the launch of a graph that reads them (cudapool.h).
  *
- * What is set is copied into a slot of pinned memory (scalar_ring.h), and from there to the device
- * by an operation of the stream: the program may go on at once, and set the next value before the
- * last one was read. A stream that a capture has is refused, since the graph would copy from the
- * slot at each launch, whatever is in it by then.
+ * A new value is copied into a slot of pinned memory (scalar_ring.h). An operation of the stream
+ * copies it from there to the device. So the program may go on at once, and set the next value
+ * before the last one was read. A captured stream is refused, because the graph would copy whatever
+ * is in the slot at each launch.
  *
- * The memory of a scalar is the caller's: here it is only known by its number, which no other
- * scalar ever has.
+ * The caller owns a scalar's memory. This file knows a scalar by its number, which no other scalar
+ * ever has.
  *
- * Locking: the scalars' lock guards the lists of scalars, as it does the rings. No lock is held by
- * the callers.
+ * Locking: the scalars' lock guards the lists of scalars, as it does the rings. The callers hold no
+ * lock.
  */
 #ifndef CUDAPOOL_CORE_SCALARS_H
 #define CUDAPOOL_CORE_SCALARS_H
@@ -29,35 +29,36 @@ struct scalar {
     size_t bytes;
     struct context *context;
     uint64_t generation; /* of the context */
-    struct scalar *next; /* in its list */
+    struct scalar *next; /* the next one in the same list */
 };
 
-#define SCALAR_LISTS 64u /* by number */
+#define SCALAR_LISTS 64u /* lists, chosen by number */
 
 struct scalars {
     struct scalar_rings rings;
     struct scalar *lists[SCALAR_LISTS];
-    uint64_t numbers; /* ever given */
+    uint64_t numbers; /* how many numbers were ever given */
 };
 
 /* Sets pool->scalars. False where memory is short. */
 bool scalars_start(struct pool *pool);
 
-/* Whether the driver has what it takes. */
+/* Whether the driver has the functions that scalars need. */
 bool scalars_are_served(const struct pool *pool);
 
-/* The number of a new scalar with this memory of the current context; 0 where there can be none. */
+/* Makes a scalar of this memory of the current context. Returns its number, or 0 where none can be
+ * made. */
 uint64_t scalar_add(struct pool *pool, CUdeviceptr address, size_t bytes);
 
-/* Copies out the one with the number; likewise, and the number names nothing any more. False: there
- * is none. */
+/* scalar_find copies out the scalar with this number. scalar_remove does so too, and then the
+ * number names nothing. False: there is no such scalar. */
 bool scalar_find(struct pool *pool, uint64_t number, struct scalar *found);
 bool scalar_remove(struct pool *pool, uint64_t number, struct scalar *removed);
 
-/* Whether its memory is still there: its context has not ended. */
+/* Whether the scalar's memory still exists: its context has not ended. */
 bool scalar_has_memory(const struct scalar *scalar);
 
-/* Sets it in the stream's order. */
+/* Sets the scalar in stream order. */
 CUresult scalar_set(struct pool *pool, const struct scalar *scalar, const void *value,
                     CUstream stream);
 

@@ -25,7 +25,7 @@ static bool comes_before(const struct block *one, const struct block *other)
                                       : block_address(one) < block_address(other);
 }
 
-/* The tree falls into what comes before the block and what comes after it. */
+/* Splits the tree into the blocks that come before this one and those that come after it. */
 static void divide(struct block *tree, const struct block *block, struct block **before,
                    struct block **after)
 {
@@ -44,7 +44,7 @@ static void divide(struct block *tree, const struct block *block, struct block *
     *after = NULL;
 }
 
-/* All of before comes before all of after. */
+/* Joins two trees. Every block of before comes before every block of after. */
 static struct block *join(struct block *before, struct block *after)
 {
     struct block *tree = NULL, **link = &tree;
@@ -99,7 +99,8 @@ static bool may_be_cut(const struct segments *segments, const struct block *bloc
            (!kind->may_be_cut || kind->may_be_cut(segments, block));
 }
 
-/* The best fit that may be cut; of those of one size that may not, others are not looked at. */
+/* The best fit that may be cut. Where the first block of a size may not be cut, the others of that
+ * size are not looked at. */
 static struct block *find_for(const struct segments *segments, bool large, uint64_t bytes,
                               bool parts_only)
 {
@@ -192,17 +193,18 @@ static void link_above(struct block *below, struct block *above)
         above->below = below;
 }
 
-/* The record is found by all of its bytes. */
+/* Changes the bytes of a record, which the table finds by any address inside. */
 static void change_bytes(struct segments *segments, struct block *block, uint64_t bytes)
 {
     block_table_remove(segments->table, block_address(block), block);
     block_set_bytes(block, bytes);
-    /* Its place in the table, which only grows, has been there before. */
+    /* The insertion cannot fail: the table only grows, and has had a place for this address
+     * before. */
     block_table_insert(segments->table, block_address(block), block);
 }
 
-/* Leaves the first bytes of a spare record to it, and gives the others one of their own. NULL where
- * memory is short. */
+/* Splits a spare record: it keeps its first bytes, and a new record gets the rest. Returns the new
+ * record, NULL where memory is short. */
 static struct block *divide_record(struct segments *segments, struct block *block, uint64_t bytes)
 {
     struct block *rest = segments->kind->take_record(segments, block);
@@ -225,7 +227,8 @@ static struct block *divide_record(struct segments *segments, struct block *bloc
     return rest;
 }
 
-/* A whole block becomes a segment. Its spare part, in no tree; NULL where memory is short. */
+/* Makes a whole block a segment. Returns its spare piece, which is in no tree; NULL where memory is
+ * short. */
 static struct block *open_segment(struct segments *segments, struct block *whole,
                                   enum block_part sort)
 {
@@ -238,7 +241,7 @@ static struct block *open_segment(struct segments *segments, struct block *whole
     return rest;
 }
 
-/* The only spare part of the segment is in no tree: it is a whole block again. */
+/* Makes a segment a whole block again. Its only piece is spare and in no tree. */
 static struct block *close_segment(struct segments *segments, struct block *rest)
 {
     struct block *whole = rest->below;
@@ -287,7 +290,7 @@ static bool is_spare(const struct block *part)
     return part && block_state(part) == BLOCK_SPARE && !is_head(part);
 }
 
-/* Two spare neighbours, neither in a tree, become one: the lower one. */
+/* Merges two spare neighbours, neither in a tree, into the lower one. */
 static void absorb(struct segments *segments, struct block *lower, struct block *upper)
 {
     uint64_t bytes = lower->bytes + upper->bytes;

@@ -1,34 +1,35 @@
 /*
  * Segments: blocks of the driver's that are cut into parts, and merged again.
  *
- * A whole block of the driver's that is clean may be cut. It is then a segment:
+ * A whole clean block of the driver's may be cut. It then is a segment:
  *
  *   | head | part | spare | part | part | spare |
  *
- * All of it is of one sort, small or large (enum block_part), by the first block that it was cut
- * for. Each of these has a record, in the table like every other, and is linked to its neighbours.
- * A part is a block like any other: live, pending, in a cache. What is between parts is spare, and
- * two spare ones are never neighbours. Parts that are clean become spare and merge with spare
- * neighbours; where nothing but spare memory is left, the segment is a whole block again.
+ * A segment holds parts of one sort only, small or large (enum block_part), the sort of the first
+ * part that was cut from it. Each piece has a record in the block table and is linked to its
+ * neighbours. A part is a block like any other: live, pending, or cached. Memory between parts is
+ * spare, and two spare pieces are never neighbours. A part that is clean becomes spare and merges
+ * with spare neighbours. When only spare memory is left, the segment becomes a whole block again.
  *
  *   bytes of a segment = sum of the bytes of all its records
- *   a record's below and above are its neighbours by address; the head has none below
+ *   record->below, record->above = its neighbours by address; the head has no record below it
  *
- * The head is what no part may begin with: a library that goes past the pool could free a block
- * that begins where the driver's does, and with it all others that are cut out of the same one.
+ * No part may begin where the driver's block begins, so that place is the head's. Otherwise a
+ * library that bypasses the pool could free a part at that address, and with it the whole block.
  *
- * What may be cut, whole or spare, is in one of two trees by size and address, small and large
- * apart, and the smallest that is large enough is taken, of those the one with the lowest address
- * (best fit). The trees are treaps (Seidel and Aragon, 1996): a heap by a number that is made of
- * the record's address, and so, in the mean, balanced. A spare part is in its tree through its heap
- * link, a whole block, which has no neighbours, through the links to these: so it may be in a list
- * of its kind's as well.
+ * Every whole block or spare piece that may be cut is in one of two trees, for small and for large
+ * parts. Trees are ordered by size, then by address. An allocation takes the smallest piece that is
+ * large enough, and of several the one with the lowest address (best fit). The trees are treaps
+ * (Seidel and Aragon, 1996). A treap is a heap by a priority, here a hash of the record's address,
+ * and so balanced on average. A spare piece is linked into its tree through LINK_HEAP. A whole
+ * block has no neighbours and is linked through below and above. So it can be in a list of its kind
+ * as well.
  *
- * A spare part bears the newest stamp of what was merged into it, and so do the whole block, and
- * what is cut out of it.
+ * A spare piece has the newest stamp of everything that was merged into it. The whole block
+ * inherits that stamp, and so does what is cut from it.
  *
- * Which memory that is, whose records these are and which lock guards them is the business of the
- * kind (struct segments_kind). It counts the figures, and calls the driver.
+ * Each kind of memory decides which memory its segments are, who owns the records and which lock
+ * guards them (struct segments_kind). The kind also counts the figures and calls the driver.
  */
 #ifndef CUDAPOOL_CORE_SEGMENTS_H
 #define CUDAPOOL_CORE_SEGMENTS_H
@@ -38,62 +39,69 @@
 
 #include "core/blocks/block.h"
 
-/* Sizes of parts, and of what is made to be cut, are multiples of these. */
+/* Sizes of parts, and of blocks that are made to be cut, are multiples of these. */
 #define SEGMENT_GRANULE UINT64_C(512)
 #define SEGMENT_PAGE    (UINT64_C(2) << 20)
 #define SEGMENT_HEAD    SEGMENT_GRANULE
 
 struct segments;
 
-/* What a kind of memory does for its segments. The lock is held. */
+/* What a kind of memory does for its segments. The lock is held during each call. */
 struct segments_kind {
-    enum lock_rank lock; /* that guards them */
-    /* A record for more memory of the same block of the driver's as this one's; NULL where memory
-     * is short. And one that stands for none any more. */
+    enum lock_rank lock; /* the lock that guards the segments */
+    /* take_record returns a record for more memory of the same driver block as this one's, or NULL
+     * where memory is short. put_record takes back a record that stands for no memory any more. */
     struct block *(*take_record)(struct segments *segments, const struct block *like);
     void (*put_record)(struct segments *segments, struct block *record);
-    /* Whether what is in a tree may be cut now; NULL: always. */
+    /* Whether a block in a tree may be cut now; NULL: always. */
     bool (*may_be_cut)(const struct segments *segments, const struct block *block);
 };
 
 struct segments {
     const struct segments_kind *kind;
     struct block_table *table;
-    uint64_t small, large;       /* bytes that the driver is asked for to be cut */
-    struct block *may_be_cut[2]; /* the trees: of small ones, and of large ones */
-    uint64_t spare[2];           /* bytes of the spare parts in them */
+    uint64_t small, large;       /* bytes to ask the driver for, for a segment of small or large
+                                    parts */
+    struct block *may_be_cut[2]; /* the trees: of small parts, and of large parts */
+    uint64_t spare[2];           /* bytes of the spare pieces in each tree */
 };
 
-/* Bytes to ask the driver for where a part of so many is wanted: of a small one's segment, if two
- * such parts fit there; or else of a large one's, likewise; or else whole pages, which the one
- * block takes alone. */
+/* Bytes to ask the driver for when a part of this many bytes is wanted. The first of these that
+ * applies:
+ * - a small segment, if two such parts fit into one
+ * - a large segment, if two such parts fit into one
+ * - whole pages, which one block takes alone */
 uint64_t segment_bytes_for(const struct segments *segments, uint64_t bytes);
 
-/* For the one block alone, as the driver itself would take it: whole pages, or its share of one. */
+/* Bytes of a block that is not cut, as the driver itself would take it: whole pages, or the block's
+ * share of one page. */
 uint64_t segment_bytes_of_one(uint64_t bytes);
 
-/* Whether that is a small or a large one, out of which others get parts as well. */
+/* Whether a part of this many bytes comes from a small or a large segment, which several parts
+ * share. */
 bool segment_is_for_several(const struct segments *segments, uint64_t bytes);
 
-/* What is spare in segments of which a part of so many bytes would be cut. */
+/* Spare bytes in segments of the sort from which a part of this many bytes would be cut. */
 uint64_t segments_spare_bytes(const struct segments *segments, uint64_t bytes);
 
-/* A whole clean block may be cut from now on; and may not any more. */
+/* segments_list: a whole clean block may be cut from now on. segments_unlist: it may not be cut any
+ * more. */
 void segments_list(struct segments *segments, struct block *block);
 void segments_unlist(struct segments *segments, struct block *block);
 
-/* The best fit for so many bytes, a multiple of SEGMENT_GRANULE: a spare part, or a whole block of
- * more bytes, or of just as many; NULL: there is none. anywhere: where there is none of its own,
- * for a small one also a large spare part, and the other way; no whole block, which can go back. */
+/* The best fit for this many bytes, a multiple of SEGMENT_GRANULE: a spare piece, or a whole block
+ * of as many bytes or more. NULL: there is none. anywhere: if the tree of its own sort has none, a
+ * spare piece of the other tree is taken. A whole block of the other tree is not, because it can be
+ * released. */
 struct block *segments_find(const struct segments *segments, uint64_t bytes, bool anywhere);
 
-/* Cuts a part of so many bytes out of what segments_find has found, a whole block of more bytes
- * having been taken off every list. The part is spare still, but in no tree. NULL where memory is
- * short: then all is as before. */
+/* Cuts a part of this many bytes out of a block that segments_find has returned. The caller has
+ * taken a whole block, which must have more bytes, off every list. The part is still spare, but in
+ * no tree. NULL where memory is short; nothing has changed then. */
 struct block *segments_cut(struct segments *segments, struct block *from, uint64_t bytes);
 
-/* A part that is in no list becomes spare and merges with its neighbours. The whole block, in no
- * list, where nothing else is left of the segment; or else NULL. */
+/* A part that is in no list becomes spare and merges with its neighbours. Returns the whole block,
+ * which is in no list, if nothing else is left of the segment; otherwise NULL. */
 struct block *segments_merge(struct segments *segments, struct block *part);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * The defaults, and what a size means on a given device.
+ * The defaults, and the meaning of a size on a given device.
  *
  * Part of both the preload object and libcudapool_config.so: libc only. Any thread may call any of
- * the functions; none takes a lock or touches anything but its arguments.
+ * the functions: none takes a lock or accesses anything but its arguments.
  */
 #include "config.h"
 
@@ -13,7 +13,7 @@
 
 void settings_defaults(struct settings *settings)
 {
-    /* Padding and the rest of file names included, so that two copies compare equal. */
+    /* Zeroes padding and the rest of file names, too, so that two copies compare equal. */
     memset(settings, 0, sizeof(*settings));
 #define DEFAULT(in, name, value, ...)          settings->in.name = (value);
 #define FIXED(number)                          .bytes = (number)
@@ -53,7 +53,7 @@ bool memory_kind_is_of_device(enum memory_kind kind)
 struct kind_settings settings_of_kind(const struct settings *settings, enum memory_kind kind)
 {
     const struct kind_settings of_kinds[MEMORY_KINDS] = {
-/* NOLINTNEXTLINE(bugprone-macro-parentheses): a member bears none. */
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a member cannot stand in parentheses. */
 #define KIND(id, section, ...)                                                                     \
     [KIND_##id] = {&settings->section.buckets, &settings->section.caps,                            \
                    settings->section.release_after_idle_ns},
@@ -70,7 +70,7 @@ uint64_t byte_size_resolve(const struct byte_size *size, uint64_t total_bytes)
     if (!(size->percent > 0))
         return size->bytes;
     double share = (double)total_bytes * size->percent / 100;
-    /* 100 %, and a total so large that the product rounds up past it. */
+    /* At 100 %, or where rounding has raised the product past a large total. */
     if (size->percent >= 100 || share >= (double)total_bytes)
         return total_bytes;
     return (uint64_t)share;

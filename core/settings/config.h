@@ -1,10 +1,10 @@
 /*
  * The settings: what a JSON file may say, and the defaults.
  *
- * settings.def declares them, and says what each means; here they become structs. struct settings
- * is plain data, filled once before the pool starts and only read afterwards; it owns no memory.
- * Reading JSON needs jansson and therefore lives in libcudapool_config.so (config_json.h), which
- * the preload object opens only when there is a file to read.
+ * settings.def declares the settings and their meaning; this file makes structs of them. struct
+ * settings is plain data that owns no memory. It is filled once before the pool starts, and only
+ * read afterwards. Reading JSON needs jansson and is therefore a part of libcudapool_config.so
+ * (config_json.h). The preload object opens that library only when there is a file to read.
  */
 #ifndef CUDAPOOL_CORE_CONFIG_H
 #define CUDAPOOL_CORE_CONFIG_H
@@ -17,14 +17,13 @@
 
 #define SETTINGS_VERSION    1
 #define SETTINGS_PATH_MAX   4096
-#define SETTINGS_NAME_BYTES 64 /* of a name, its closing zero included */
+#define SETTINGS_NAME_BYTES 64 /* of a name, with its closing zero */
 
-/* A number of bytes, fixed or as a share of all the memory that there is of its sort (enum
- * memory_owner). */
+/* A number of bytes, either fixed or a share of all memory of its sort (enum memory_owner). */
 struct byte_size {
     uint64_t bytes; /* used where percent is 0 */
-    double percent; /* over 0 and up to 100: a share of the memory */
-    bool unlimited; /* JSON null, where the schema allows it: no limit */
+    double percent; /* > 0 and <= 100: a share of the memory */
+    bool unlimited; /* no limit: JSON null, where the setting allows it */
 };
 
 enum evict_policy { EVICT_LARGEST_FIRST, EVICT_LEAST_RECENTLY_USED };
@@ -32,10 +31,10 @@ enum host_large { HOST_LARGE_DRIVER, HOST_LARGE_HUGE_PAGES };
 enum memory_nodes { MEMORY_NODES_DRIVER, MEMORY_NODES_POOL };
 enum report_at_exit { REPORT_NONE, REPORT_TABLE, REPORT_JSON };
 
-/* Whose memory a size may be a share of. */
+/* The memory of which a size may be a share. */
 enum memory_owner { SHARE_OF_DEVICE, SHARE_OF_MACHINE };
 
-/* At least as many as there are settings. */
+/* An upper bound of the number of settings. */
 #define SETTINGS_MOST 64
 
 /* ---- one struct for each section, a member for each setting ---- */
@@ -64,11 +63,11 @@ struct reuse_settings { REUSE_SETTINGS() };
 struct settings {
 #define SECTION(section, ...) struct section##_settings section;
 #include "settings.def"
-    /* How each was spelled in its file, in the order of settings.def: for whoever echoes them, and
-     * without any meaning for the pool. */
+    /* The spelling of each setting in its file, in the order of settings.def. It lets a program
+     * echo the settings, and has no meaning for the pool. */
     uint8_t spelled[SETTINGS_MOST];
 };
-/* The kinds of memory, in the order of settings.def, which is that of reports as well. */
+/* The kinds of memory, in the order of settings.def and of reports. */
 enum memory_kind {
 #define KIND(id, ...) KIND_##id,
 #include "settings.def"
@@ -76,17 +75,17 @@ enum memory_kind {
 };
 /* clang-format on */
 
-/* The name of each kind: that of its section. */
+/* The name of each kind, which is also that of its section. */
 extern const char *const memory_kind_names[MEMORY_KINDS];
 
-/* The kind of a name; MEMORY_KINDS where there is none. */
+/* The kind with this name; MEMORY_KINDS where there is none. */
 enum memory_kind memory_kind_named(const char *name);
 
-/* Whether its blocks lie on the device that they are counted for, and count among what the process
- * holds there. Pinned host memory is counted for the device of its context, and lies elsewhere. */
+/* Whether the kind's blocks lie on the device, and count among the bytes that the process holds
+ * there. Pinned host memory lies elsewhere, and is only counted under its context's device. */
 bool memory_kind_is_of_device(enum memory_kind kind);
 
-/* What the section of every kind has. */
+/* The settings that the section of every kind has. */
 struct kind_settings {
     const struct bucket_settings *buckets;
     const struct cap_settings *caps;
@@ -95,14 +94,14 @@ struct kind_settings {
 
 struct kind_settings settings_of_kind(const struct settings *settings, enum memory_kind kind);
 
-/* The defaults, as configs/default.json states them. */
+/* Fills in the defaults, as configs/default.json states them. */
 void settings_defaults(struct settings *settings);
 
-/* What a size means of total_bytes of memory, a device's or the machine's; UINT64_MAX where it is
- * unlimited. */
+/* The bytes of a size, given total_bytes of the device's or the machine's memory; UINT64_MAX where
+ * it is unlimited. */
 uint64_t byte_size_resolve(const struct byte_size *size, uint64_t total_bytes);
 
-/* The block sizes that the settings make of total_bytes of memory. */
+/* Makes the block sizes of the settings, given total_bytes of memory. */
 void bucket_settings_resolve(const struct bucket_settings *settings, uint64_t total_bytes,
                              struct size_classes *classes);
 

@@ -1,5 +1,6 @@
 /*
- * Reading settings (config_json.h).
+ * Reads settings (config_json.h): finds out what a source is, loads it as a document, and passes
+ * the document to settings_json.h.
  */
 #include "config_json.h"
 
@@ -10,7 +11,7 @@
 #include "settings_json.h"
 #include "shipped_json.h"
 
-/* The settings of a document; takes the reference, which may be NULL after an error. */
+/* Reads the settings of a document. Takes over the reference root, which is NULL after an error. */
 static int read_root(const struct document *document, json_t *root, struct settings *settings)
 {
     if (root == NULL)
@@ -73,7 +74,7 @@ int config_read_patiently(const char *source, struct settings *settings,
     return read_source(&document, source, settings);
 }
 
-/* 64, true, null and "text" are JSON; 64MiB is a string without its quotation marks. */
+/* 64, true, null and "text" are JSON. Other text, such as 64MiB, is taken as a string. */
 static json_t *value_of_assignment(const char *text)
 {
     json_t *value = json_loads(text, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, NULL);

@@ -1,5 +1,7 @@
 /*
- * Loading a JSON file and saying what is wrong with it (document_json.h).
+ * Loads a JSON file, and says what is wrong with it (document_json.h).
+ *
+ * The first section writes errors. The others open, read and parse files, and make JSON strings.
  */
 #include "document_json.h"
 
@@ -17,10 +19,10 @@
 #include "core/base/scratch.h"
 #include "mistake_json.h"
 
-/* What a value may take of an error line. */
+/* Bytes that the description of a value may take in an error line. */
 #define FOUND_BYTES 80
 
-/* What is said of one error, without the file and the place. */
+/* Room for an error's message, without the file and the place. */
 #define MESSAGE_BYTES 640
 
 static void write_error(const struct document *document, const char *place, const char *message,
@@ -50,7 +52,7 @@ int document_fail(const struct document *document, const char *place, const char
     return -1;
 }
 
-/* As JSON spells it, with a point: 8.0 is not an integer. */
+/* Writes a real number as JSON spells it, with a point, to show that 8.0 is not an integer. */
 static void describe_real(const json_t *value, char found[FOUND_BYTES])
 {
     size_t bytes =
@@ -61,7 +63,7 @@ static void describe_real(const json_t *value, char found[FOUND_BYTES])
     found[bytes] = '\0';
 }
 
-/* A value in few words: numbers and short strings as they are, the rest by its type. */
+/* Describes a value in a few words: numbers and short strings literally, the rest by type. */
 static void describe(const json_t *value, char found[FOUND_BYTES])
 {
     switch (json_typeof(value)) {
@@ -111,7 +113,7 @@ void place_of_item(char place[PLACE_BYTES], const char *parent, size_t index)
     snprintf(place, PLACE_BYTES, "%s[%zu]", parent, index);
 }
 
-/* Opens without waiting for a FIFO's other end where only regular files are let through. */
+/* Opens the file. Does not wait for a FIFO's other end where only regular files are allowed. */
 static int open_file(const struct document *document)
 {
     struct stat status;
@@ -132,7 +134,8 @@ static int open_file(const struct document *document)
     return -1;
 }
 
-/* Reads until the end or until the buffer is full. The bytes read, or -1 with errno. */
+/* Reads until the end of the file, or until the buffer is full. The bytes read, or -1 with
+ * errno. */
 static ssize_t read_fully(int fd, char *buffer, size_t bytes)
 {
     size_t filled = 0;
@@ -158,7 +161,7 @@ static bool is_blank(const char *text, size_t bytes)
     return true;
 }
 
-/* The parser skips some NUL bytes and takes others for the end. */
+/* Refuses NUL bytes, because the parser skips some of them and takes others for the end. */
 static int refuse_nul_bytes(const struct document *document, const char *text, size_t bytes)
 {
     int line = 1, column = 1;
@@ -204,8 +207,8 @@ json_t *document_parse(const struct document *document, const char *text, size_t
     return value;
 }
 
-/* Room for the file and for one byte more, by which its end is seen; at most the given room, which
- * a file that does not say how long it is gets at once. */
+/* Room for the file and one more byte, which shows its end; at most most_room. A file of unknown
+ * length gets most_room at once. */
 static size_t room_for_file(int fd, size_t most_room)
 {
     struct stat status;
@@ -215,8 +218,8 @@ static size_t room_for_file(int fd, size_t most_room)
     return (size_t)status.st_size + 1;
 }
 
-/* Reads the file, also one that grows meanwhile, or as much as fits the most room. The bytes read,
- * or -1 with errno. *text, NULL before, is the caller's to free in either case. */
+/* Reads the file, even if it grows meanwhile, up to most_room bytes. The bytes read, or -1 with
+ * errno. *text must be NULL before; the caller frees it in either case. */
 static ssize_t read_whole(int fd, size_t most_room, char **text)
 {
     size_t room = room_for_file(fd, most_room), filled = 0;
@@ -236,10 +239,10 @@ static ssize_t read_whole(int fd, size_t most_room, char **text)
     }
 }
 
-/* The file's text in memory that the caller frees; NULL with the error written. */
+/* The file's text, which the caller frees; NULL with the error written. */
 static char *read_text(const struct document *document, int fd, size_t most_bytes, size_t *bytes)
 {
-    /* One byte more than allowed tells a file that is too long from one that just fits. */
+    /* One byte more than allowed distinguishes a file that is too long from one that just fits. */
     char *text = NULL;
     ssize_t got = read_whole(fd, most_bytes + 1, &text);
 

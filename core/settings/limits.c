@@ -1,5 +1,8 @@
 /*
- * Limits of settings and of containers (limits.h).
+ * The limits of settings and of containers (limits.h). limits_read reads the environment once.
+ * limits_of_device then combines it with the settings, which take precedence.
+ *
+ * Part of both the preload object and the command: libc only.
  */
 #include "limits.h"
 
@@ -14,12 +17,12 @@
 
 struct reader {
     char *(*environment)(const char *name);
-    limits_complaint *complain; /* NULL from the first line on */
+    limits_complaint *complain; /* NULL after the first complaint */
 };
 
 /* ---- one variable ---- */
 
-/* Takes decimal digits off the text. False where there are none, or too many for 64 bits. */
+/* Takes decimal digits off the text. False where there are none, or the number exceeds 64 bits. */
 static bool take_number(const char **text, uint64_t *number)
 {
     const char *start = *text;
@@ -31,7 +34,7 @@ static bool take_number(const char **text, uint64_t *number)
     return *text != start;
 }
 
-/* Not strcasecmp, which goes by the locale. */
+/* Replaces strcasecmp, which depends on the locale. */
 static char lower(char c)
 {
     if (c >= 'A' && c <= 'Z')
@@ -48,8 +51,8 @@ static bool is_word(const char *text, const char *word)
     return *text == *word;
 }
 
-/* What a unit is worth, as settings spell it, or Kubernetes: k, Ki and KiB are 1024, kB is 1000.
- * 0: it is none. */
+/* The bytes of a unit, as settings or Kubernetes spell it: k, Ki and KiB are 1024, kB is 1000. 0:
+ * not a unit. */
 static uint64_t worth_of(const char *unit)
 {
     static const char letters[] = "kmgt";
@@ -66,7 +69,7 @@ static uint64_t worth_of(const char *unit)
     return worth;
 }
 
-/* The bytes that the text says, 0 among them. False where it says none, or too few. */
+/* Reads a number of bytes, which may be 0. False where the text is none, or is too small. */
 static bool read_bytes(const char *text, uint64_t *bytes)
 {
     uint64_t number;
@@ -92,7 +95,7 @@ static void complain_of(struct reader *reader, const char *name, const char *val
     reader->complain = NULL;
 }
 
-/* 0 where it is not set, or says that there is no limit. */
+/* The variable's bytes; 0 where it is unset or means no limit. */
 static uint64_t read_variable(struct reader *reader, const char *name)
 {
     const char *value = reader->environment ? reader->environment(name) : NULL;
@@ -105,14 +108,14 @@ static uint64_t read_variable(struct reader *reader, const char *name)
 
 /* ---- all of them ---- */
 
-/* The container's owner has switched off what HAMi would hold it to. */
+/* Whether the container's owner has switched HAMi's control off. */
 static bool is_switched_off(const struct reader *reader)
 {
     const char *value = reader->environment ? reader->environment("CUDA_DISABLE_CONTROL") : NULL;
     return value && is_word(value, "true");
 }
 
-/* HAMi's. Whether there is any. */
+/* Reads HAMi's variables. Returns whether any sets a limit. */
 static bool read_device_limits(struct reader *reader, struct limits *limits)
 {
     char name[LIMIT_NAME_BYTES];
@@ -126,8 +129,8 @@ static bool read_device_limits(struct reader *reader, struct limits *limits)
     return limited;
 }
 
-/* Containers of a pod share /dev/shm, and those of one user may: what tells a container's processes
- * from others' is what they see of the file system. */
+/* Names the group of a container. Containers of a pod share /dev/shm, and those of one user may
+ * share it, too. The mount namespace distinguishes the processes of one container from others. */
 static void name_container(char group[SETTINGS_NAME_BYTES])
 {
     char link[64];
@@ -173,8 +176,8 @@ void limits_read(struct limits *limits, const struct settings *settings,
         name_container(limits->group);
 }
 
-/* The container's limit on a device and the variable that says it; UINT64_MAX where none does. Of
- * two schedulers' limits the lower one holds both. */
+/* The container's limit on a device, and the variable that sets it; UINT64_MAX where none does.
+ * Where two schedulers set a limit, the lower one satisfies both. */
 static uint64_t limit_of_container(const struct limits *limits, int ordinal,
                                    char name[LIMIT_NAME_BYTES])
 {

@@ -1,12 +1,12 @@
 /*
- * What bounds the memory that the process takes: the settings, or else what a scheduler has told
- * its container.
+ * The limits of the memory that the process takes: from the settings, or else from a scheduler by
+ * way of the container's environment.
  *
- * Schedulers that share a GPU among containers say in the environment what a container may have of
- * it: CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<device> where HAMi is at work, in
- * bytes or with one of the letters k, m and g (powers of 1024), unless CUDA_DISABLE_CONTROL is
- * true; GPU_MEMORY_LIMIT where KAI Scheduler is, in bytes. Such a limit is meant for all processes
- * of the container together, so they are a group.
+ * Schedulers that share a GPU among containers announce a container's share in the environment.
+ * HAMi sets CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<device>, in bytes or with one of
+ * the letters k, m and g (powers of 1024). They count unless CUDA_DISABLE_CONTROL is true. KAI
+ * Scheduler sets GPU_MEMORY_LIMIT, in bytes. Such a limit holds for all processes of the container
+ * together, so they form a group.
  *
  * Part of both the preload object and the command: libc only. struct limits is filled once, before
  * the pool starts, and only read afterwards.
@@ -19,53 +19,53 @@
 
 #include "config.h"
 
-/* Devices that can have a variable of their own. */
+/* The number of devices that can have a variable of their own. */
 #define LIMITS_DEVICES 64u
 
-/* Of a setting or a variable. */
+/* Room for the name of a setting or a variable. */
 #define LIMIT_NAME_BYTES 40u
 
-/* What is less is no number of bytes: other programs have variables of these names, too, which
- * count in megabytes or gigabytes. */
+/* A smaller value is not taken as bytes. Other programs use variables of these names, too, in
+ * megabytes or gigabytes. */
 #define LIMIT_LEAST (UINT64_C(1) << 20)
 
-/* What the environment says. Bytes; 0: nothing. */
+/* The limits in the environment. Bytes; 0: none. */
 struct limits {
     uint64_t gpu;                    /* GPU_MEMORY_LIMIT */
     uint64_t every;                  /* CUDA_DEVICE_MEMORY_LIMIT */
-    uint64_t each[LIMITS_DEVICES];   /* and of one device */
-    char group[SETTINGS_NAME_BYTES]; /* of the process, by its settings or else its container's;
-                                        empty: none */
+    uint64_t each[LIMITS_DEVICES];   /* CUDA_DEVICE_MEMORY_LIMIT_<device> */
+    char group[SETTINGS_NAME_BYTES]; /* the process's group, from the settings or else for the
+                                        container; empty: none */
 };
 
-/* What holds on one device. */
+/* The limits in force on one device. */
 struct device_limits {
-    uint64_t device_bytes;              /* of the process; UINT64_MAX: none */
-    uint64_t group_bytes;               /* of its group; UINT64_MAX: none */
-    char device_from[LIMIT_NAME_BYTES]; /* the setting or variable that says so; empty: none does */
+    uint64_t device_bytes;              /* for the process; UINT64_MAX: none */
+    uint64_t group_bytes;               /* for its group; UINT64_MAX: none */
+    char device_from[LIMIT_NAME_BYTES]; /* the setting or variable that sets it; empty: none */
     char group_from[LIMIT_NAME_BYTES];
     char group[SETTINGS_NAME_BYTES]; /* empty: none */
 };
 
-/* Is told, once, of a variable that cannot be read. */
+/* Receives an error about a variable that cannot be read, at most once. */
 typedef void limits_complaint(const char *line);
 
-/* Reads the environment by this function, getenv or secure_getenv; NULL: there are the settings
- * alone. What cannot be read counts as not there. complain may be NULL. */
+/* Reads the environment with the function environment: getenv, secure_getenv, or NULL to use the
+ * settings alone. A variable that cannot be read counts as unset. complain may be NULL. */
 void limits_read(struct limits *limits, const struct settings *settings,
                  char *(*environment)(const char *name), limits_complaint *complain);
 
-/* The variables that say a limit, numbered from 0: the name, what it says, and the device; -1:
- * every one that has no variable of its own. False after the last one. */
+/* Writes the limit variable of this number, from 0 on: its name, its value, and its device. Device
+ * -1 means every device that has no variable of its own. False after the last variable. */
 #define LIMITS_VARIABLES (LIMITS_DEVICES + 2)
 struct limit_variable {
     char name[LIMIT_NAME_BYTES];
-    uint64_t bytes; /* 0: it says nothing */
+    uint64_t bytes; /* 0: it sets no limit */
     int device;
 };
 bool limits_variable(const struct limits *limits, unsigned number, struct limit_variable *variable);
 
-/* The limits on the device of this ordinal, as the process counts them, with total_bytes. */
+/* The limits on a device of total_bytes. ordinal: the device's number in the process. */
 void limits_of_device(const struct limits *limits, const struct settings *settings, int ordinal,
                       uint64_t total_bytes, struct device_limits *found);
 

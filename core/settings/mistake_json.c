@@ -1,5 +1,6 @@
 /*
- * What a text that is no JSON has that other formats allow (mistake_json.h).
+ * Finds mistakes in a text that is not JSON: comments, commas after the last element, and a byte
+ * order mark (mistake_json.h).
  */
 #include "mistake_json.h"
 
@@ -8,7 +9,7 @@
 
 static const char byte_order_mark[] = "\xef\xbb\xbf";
 
-/* Past the string that begins here, or at the end of the text. */
+/* Returns the position after the string that begins here, or the end of the text. */
 static const char *skip_string(const char *text, const char *end)
 {
     for (text++; text < end && *text != '"' && *text != '\n'; text++)
@@ -22,7 +23,7 @@ static bool is_comment(const char *text, const char *end)
     return *text == '#' || (*text == '/' && text + 1 < end && (text[1] == '/' || text[1] == '*'));
 }
 
-/* Where it is, and what. NULL: there is none. */
+/* The position of the first mistake, and what it is; NULL where there is none. */
 static const char *find(const char *text, const char *end, const char **what)
 {
     const char *comma = NULL;

@@ -1,5 +1,6 @@
 /*
- * What a text that is no JSON has that other formats allow.
+ * Finds in a text that is not JSON what other formats allow: a comment, a comma after the last
+ * element, or a byte order mark. The error can then name the mistake.
  *
  * Part of libcudapool_config.so and the command. No state.
  */
@@ -10,11 +11,11 @@
 
 struct json_mistake {
     const char *what; /* "a comment, which JSON does not have" */
-    int line, column; /* from 1 on; columns count characters */
+    int line, column; /* both from 1; columns count characters */
 };
 
-/* Finds the first of them in so many bytes at the text's beginning, all that a parser has read when
- * it failed. The mistake's what is NULL where there is none. */
+/* Finds the first such mistake in the text's first bytes: those that the parser had read when it
+ * failed. what is NULL where there is none. */
 struct json_mistake json_find_mistake(const char *text, size_t bytes);
 
 #endif

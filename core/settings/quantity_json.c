@@ -1,19 +1,22 @@
 /*
  * Sizes and times as a settings file spells them (quantity_json.h).
+ *
+ * Sizes and times are read and written as integers with a count of decimals, so that they are never
+ * rounded. Nothing depends on the locale.
  */
 #include "quantity_json.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A number as it stands in the text: digits without the point, and how many came after it. */
+/* A number as it stands in the text: its digits without the point, and the number of decimals. */
 struct decimal {
     uint64_t digits;
     unsigned decimals;
-    bool is_cut; /* there were more digits than there is room for */
+    bool is_cut; /* digits were left out, because there is no room for more */
 };
 
-/* Digits that count, without zeros before and after them; more would leave 64 bits. */
+/* The most digits, without leading and trailing zeros; more could exceed 64 bits. */
 #define DIGITS_MAX 18
 
 struct unit {
@@ -21,8 +24,8 @@ struct unit {
     uint64_t worth;
 };
 
-/* Ascending, and those that are written of themselves before those that are only echoed. A letter
- * alone is a power of 1024, as it is for other tools that are asked for memory. */
+/* First the units that are chosen for writing, ascending, and then those that are only read and
+ * echoed. A single letter is a power of 1024, as in other tools that take sizes of memory. */
 static const struct unit size_units[] = {
     {"B", 1},
     {"KiB", 1ull << 10},
@@ -70,7 +73,7 @@ static uint64_t power_of_ten(unsigned exponent)
     return power;
 }
 
-/* Appends digits while there is room. How many. */
+/* Appends digits while there is room. Returns how many. */
 static size_t append_digits(struct decimal *number, const char *text, size_t count)
 {
     size_t i = 0;
@@ -80,7 +83,7 @@ static size_t append_digits(struct decimal *number, const char *text, size_t cou
     return i;
 }
 
-/* Takes "12" or "1.25" and one space that may follow it off the text. */
+/* Takes a number such as "12" or "1.25" off the text, with one space after it. */
 static bool take_decimal(const char **text, struct decimal *number)
 {
     size_t whole = count_digits(*text);
@@ -103,7 +106,7 @@ static bool take_decimal(const char **text, struct decimal *number)
     return true;
 }
 
-/* number times worth, where that is a whole number of 64 bits. */
+/* Multiplies number by worth. False where the product is not a whole number of 64 bits. */
 static bool scale(const struct decimal *number, uint64_t worth, uint64_t *result)
 {
     unsigned __int128 product = (unsigned __int128)number->digits * worth;
@@ -115,7 +118,7 @@ static bool scale(const struct decimal *number, uint64_t worth, uint64_t *result
     return true;
 }
 
-/* Not strcasecmp, which goes by the locale. */
+/* Replaces strcasecmp, which depends on the locale. */
 static char lower(char c)
 {
     if (c >= 'A' && c <= 'Z')
@@ -132,7 +135,7 @@ static bool is_same_name(const char *one, const char *other)
     return *one == '\0' && *other == '\0';
 }
 
-/* The unit of this name, capitals or not; NULL where there is none. */
+/* The unit of this name, in upper or lower case; NULL where there is none. */
 static const struct unit *unit_named(const char *name, const struct unit *units, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -177,7 +180,7 @@ uint8_t time_spelling(const char *text)
     return unit == NULL ? SPELLED_AS_USUAL : (uint8_t)(unit - time_units + SPELLED_IN_UNITS);
 }
 
-/* Both are exact in a long double, which has 64 bits or more for the digits. */
+/* Both operands are exact in a long double, which has 64 bits or more for the digits. */
 static double real_from_decimal(const struct decimal *number)
 {
     return (double)((long double)number->digits / (long double)power_of_ten(number->decimals));
@@ -254,8 +257,8 @@ void time_to_text(uint64_t nanoseconds, const char *separator, char text[QUANTIT
     write_in_unit(nanoseconds, unit, separator, text);
 }
 
-/* The decimals that the rest of a division by worth has, and their number; -1 where they do not
- * come to an end within so many digits as are read. */
+/* Writes the decimals of rest / worth. Returns their number, or -1 where there are more than
+ * DIGITS_MAX. */
 static int decimals_of(uint64_t rest, uint64_t worth, uint64_t *decimals)
 {
     int count = 0;
@@ -270,7 +273,7 @@ static int decimals_of(uint64_t rest, uint64_t worth, uint64_t *decimals)
     return count;
 }
 
-/* False where it would not read as the same. */
+/* False where the text would not be read as the same value. */
 static bool write_decimal(uint64_t value, const struct unit *unit, const char *name,
                           const char *separator, char *text)
 {
@@ -309,7 +312,7 @@ void bytes_in_words(uint64_t bytes, uint8_t spelling, char text[QUANTITY_TEXT_BY
     const struct unit *unit = &size_units[i < SIZE_UNITS_READ ? i : 0];
     const struct unit *twin = unit;
 
-    /* "64M" is 64 MiB. */
+    /* "64M" is written as 64 MiB. */
     for (size_t j = SIZE_UNITS_WRITTEN; j-- > 0;)
         if (size_units[j].worth == unit->worth)
             twin = &size_units[j];
@@ -320,7 +323,7 @@ void bytes_in_words(uint64_t bytes, uint8_t spelling, char text[QUANTITY_TEXT_BY
                  (unsigned long long)bytes);
 }
 
-/* The locale's decimal sign, which may be several bytes, becomes a point. */
+/* Replaces the locale's decimal sign, which may be several bytes, by a point. */
 static void point_for_locale_sign(char *text)
 {
     char *sign = text;

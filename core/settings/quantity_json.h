@@ -1,8 +1,8 @@
 /*
  * Sizes and times as a settings file spells them: "512MiB", "50%", "10s".
  *
- * Nothing here depends on the locale: a program with a decimal comma reads and writes the same
- * files. No state, no locks, any thread.
+ * Nothing here depends on the locale, so that a program with a decimal comma reads and writes the
+ * same files. No state, no locks, any thread.
  */
 #ifndef CUDAPOOL_CORE_QUANTITY_JSON_H
 #define CUDAPOOL_CORE_QUANTITY_JSON_H
@@ -16,50 +16,52 @@
 /* Enough for everything written by this module. */
 #define QUANTITY_TEXT_BYTES 64
 
-/* The spellings, as error messages state them. */
+/* The units, as error messages state them. */
 #define SIZE_UNITS "K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024; kB, MB, GB, TB of 1000; B"
 #define TIME_UNITS "ns, us, ms, s, min, h"
 
-/* How a quantity was spelled, so that it can be echoed the same way: not said; as an integer; or in
- * a unit, from the last on. */
+/* How a quantity was spelled, so that it can be echoed in the same way: unknown, an integer, or
+ * SPELLED_IN_UNITS plus the unit's index. */
 enum { SPELLED_AS_USUAL, SPELLED_AS_INTEGER, SPELLED_IN_UNITS };
 
-/* The spelling of text that bytes_from_text or time_from_text reads, and SPELLED_AS_USUAL of
- * other. */
+/* The spelling of text that bytes_from_text or time_from_text accepts, and SPELLED_AS_USUAL of
+ * other text. */
 uint8_t size_spelling(const char *text);
 uint8_t time_spelling(const char *text);
 
-/* Reads a number of bytes with a unit, "512MiB", "1.5 GiB", "64m". False, with *bytes untouched,
- * where it is spelled otherwise, not a whole number of bytes, or past 64 bits. */
+/* Reads a number of bytes with a unit, such as "512MiB", "1.5 GiB" or "64m". False, with *bytes
+ * untouched, where the spelling is wrong, the number of bytes is not whole, or it exceeds 64
+ * bits. */
 bool bytes_from_text(const char *text, uint64_t *bytes);
 
-/* Reads a number of bytes, as bytes_from_text does, or a share, "50%", from 0% to 100%. False, with
- * *size untouched. */
+/* Reads a number of bytes, as bytes_from_text does, or a share from "0%" to "100%". False, with
+ * *size untouched, for other text. */
 bool size_from_text(const char *text, struct byte_size *size);
 
-/* Reads a time with a unit into nanoseconds. False, with *nanoseconds untouched. */
+/* Reads a time with a unit into nanoseconds. False, with *nanoseconds untouched, for other text. */
 bool time_from_text(const char *text, uint64_t *nanoseconds);
 
-/* Writes bytes in the largest unit that divides them, separator between number and unit. */
+/* Writes bytes in the largest unit that divides them, with separator between number and unit. */
 void bytes_to_text(uint64_t bytes, const char *separator, char text[QUANTITY_TEXT_BYTES]);
 
-/* Writes bytes, or a time, in the unit of a spelling. False where that names none, or the value
- * would not read back as it is; the text is undefined then. */
+/* Writes bytes, or a time, in the unit of a spelling. False, with the text undefined, where the
+ * spelling names no unit, or the text would not be read as the same value. */
 bool bytes_to_text_as(uint64_t bytes, uint8_t spelling, char text[QUANTITY_TEXT_BYTES]);
 bool time_to_text_as(uint64_t nanoseconds, uint8_t spelling, char text[QUANTITY_TEXT_BYTES]);
 
-/* For a sentence: "64 MiB" of 64M, "64 MB (64000000 bytes)", else as bytes_to_text does. */
+/* Writes bytes for a sentence: "64 MiB" for 64M, "64 MB (64000000 bytes)", else as bytes_to_text
+ * does. */
 void bytes_in_words(uint64_t bytes, uint8_t spelling, char text[QUANTITY_TEXT_BYTES]);
 
-/* Writes a size that is neither unlimited nor read from an integer: "128MiB" or "50%". */
+/* Writes a size that is neither unlimited nor spelled as an integer: "128MiB" or "50%". */
 void size_to_text(const struct byte_size *size, const char *separator,
                   char text[QUANTITY_TEXT_BYTES]);
 
 /* Writes a time in the largest unit that divides it; 0 is "0s". */
 void time_to_text(uint64_t nanoseconds, const char *separator, char text[QUANTITY_TEXT_BYTES]);
 
-/* Writes a number that is not negative with as many decimals as it needs, at most 17: what was read
- * reads the same again. */
+/* Writes a number >= 0 with as few decimals as it needs, at most 17, so that reading it returns the
+ * same number. */
 void real_to_text(double value, char text[QUANTITY_TEXT_BYTES]);
 
 #endif

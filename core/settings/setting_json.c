@@ -1,5 +1,6 @@
 /*
- * One value of a setting: out of JSON, and as JSON (setting_json.h).
+ * One value of a setting: read from JSON, and written as JSON (setting_json.h). Each type of
+ * setting has a function that reads it and checks its range, and one that writes it.
  *
  * Part of libcudapool_config.so and the command.
  */
@@ -12,7 +13,7 @@
 #include "core/base/file_pattern.h"
 #include "quantity_json.h"
 
-/* Copies rather than casts: an enum's own type need not be int's. */
+/* Copies the value rather than casts the pointer, since an enum's type may differ from int. */
 static int word_value(const struct setting *setting, const struct settings *settings)
 {
     const void *field = setting_field(setting, settings);
@@ -37,7 +38,7 @@ static void list_words(const struct setting *setting, char *text, size_t bytes)
     }
 }
 
-/* "1" for 1, "1GiB" for the number of bytes. */
+/* Writes a bound in the setting's unit, such as "1GiB" for a number of bytes. */
 static void bound_to_text(const struct setting *setting, uint64_t bound, char *text)
 {
     if (setting->type == SETTING_BYTES || setting->type == SETTING_SIZE)
@@ -120,7 +121,7 @@ static bool size_from_json(const struct setting *setting, const json_t *value,
     } else if (!count_from_json(value, &size.bytes)) {
         return false;
     }
-    /* A share that is not 0 is within every range. */
+    /* A share > 0 is within every range. */
     if (!(size.percent > 0) && !in_range(setting, size.bytes))
         return false;
     *result = size;
@@ -184,7 +185,7 @@ static bool file_from_json(const json_t *value, char *field)
     return true;
 }
 
-/* The rest of the field is zero, so that two copies compare equal. */
+/* Zeroes the rest of the field, so that two copies compare equal. */
 static bool name_from_json(const json_t *value, char *field)
 {
     static const char allowed[] =
@@ -271,7 +272,8 @@ int setting_from_json(const struct document *document, const char *place,
     return document_refuse(document, place, value, allowed);
 }
 
-/* As it came, or else an integer where no unit divides it, as in "smallest": 512. */
+/* Writes bytes as they were spelled. Otherwise writes an integer where 1024 does not divide them,
+ * as in "smallest": 512. */
 static json_t *bytes_to_json(uint64_t bytes, uint8_t spelling)
 {
     char text[QUANTITY_TEXT_BYTES];
@@ -349,7 +351,7 @@ json_t *setting_to_json(const struct setting *setting, const struct settings *se
     return NULL;
 }
 
-/* Spelled the same way, what is the same is the same text. */
+/* Values are equal if they have the same text when spelled in the same way. */
 bool setting_is_equal(const struct setting *setting, const struct settings *one,
                       const struct settings *other)
 {

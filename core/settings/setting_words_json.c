@@ -1,5 +1,5 @@
 /*
- * What a setting's value means, in words (setting_json.h).
+ * Describes the value of a setting in words (setting_json.h), by means of the table's sentences.
  *
  * Part of libcudapool_config.so and the command.
  */
@@ -89,7 +89,8 @@ static void value_in_words(const struct setting *setting, const struct settings 
     snprintf(text, bytes, "%s", number);
 }
 
-/* The sentence with the value where it says %s. The table's sentences have one such place. */
+/* Writes the sentence with the value in place of %s, which each of the table's sentences has
+ * once. */
 static void fill_in(const char *sentence, const char *value, char *text, size_t bytes)
 {
     const char *gap = strstr(sentence, "%s");

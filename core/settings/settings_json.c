@@ -1,5 +1,6 @@
 /*
- * Whole objects of settings (settings_json.h).
+ * Reads, checks and writes whole objects of settings (settings_json.h). Where the document collects
+ * all errors (document->each), functions go on after an error; otherwise they stop at the first.
  *
  * Part of libcudapool_config.so and the command.
  */
@@ -29,7 +30,7 @@ static bool is_group(const char *path)
     return false;
 }
 
-/* The two keys of a file that are not settings: 1 where key is neither, otherwise 0 or -1. */
+/* Reads the two keys of a file that are not settings. 1 where key is neither, otherwise 0 or -1. */
 static int read_file_key(const struct document *document, const char *place, const char *key,
                          const json_t *value)
 {
@@ -42,8 +43,8 @@ static int read_file_key(const struct document *document, const char *place, con
     return document_refuse(document, place, value, "the version that this cudapool reads, 1");
 }
 
-/* Reads one object of the settings. path is its path in the settings, place that in the document;
- * they differ where the settings are a part of it. */
+/* Reads one object of the settings. path is its path in the settings, and place that in the
+ * document. They differ where the settings are only a part of the document. */
 static int read_object(const struct document *document, const char *place, const char *path,
                        const json_t *object, struct settings *settings)
 {
@@ -59,7 +60,7 @@ static int read_object(const struct document *document, const char *place, const
         place_of_key(key_place, place, key);
         place_of_key(key_path, path, key);
         const struct setting *setting = setting_at(key_path);
-        /* A key with a point in it is not a path. */
+        /* A key that contains a point is not taken as a path. */
         bool plain = strchr(key, '.') == NULL;
         int status = 1;
         if (path[0] == '\0')
@@ -77,7 +78,7 @@ static int read_object(const struct document *document, const char *place, const
     return failed == 0 ? 0 : -1;
 }
 
-/* Buckets that end before they begin are a mistake; 0 means that nothing is kept. */
+/* Refuses buckets whose largest size is below the smallest. 0 means that nothing is cached. */
 static int check_buckets(const struct document *document, const char *place, const char *group,
                          const struct bucket_settings *buckets)
 {
@@ -93,7 +94,7 @@ static int check_buckets(const struct document *document, const char *place, con
                          (unsigned long long)size->bytes, (unsigned long long)buckets->smallest);
 }
 
-/* Blocks of the other kind are nobody's to cut. */
+/* Refuses the policy split for pinned host memory, whose blocks cannot be cut. */
 static int check_policy(const struct document *document, const char *place, enum memory_kind kind,
                         const struct bucket_settings *buckets)
 {
@@ -108,7 +109,7 @@ static int check_policy(const struct document *document, const char *place, enum
                          "memory cannot be cut");
 }
 
-/* Segments are whole pages of the driver's. */
+/* Checks that a segment consists of whole pages of the driver, and has at least least bytes. */
 static int check_segment(const struct document *document, const char *place, enum memory_kind kind,
                          const char *name, uint64_t bytes, uint64_t least)
 {
@@ -141,7 +142,7 @@ static int refuse_group_bytes(const struct document *document, const char *place
     return document_fail(document, bytes, "%s", why);
 }
 
-/* A limit of nobody's is a mistake. */
+/* Refuses a group's limit where no group is named. */
 static int check_group(const struct document *document, const char *place,
                        const struct limits_settings *limits)
 {
@@ -152,7 +153,8 @@ static int check_group(const struct document *document, const char *place,
                               "limits.group names the group");
 }
 
-/* Who is not told of the others cannot keep to a limit that all of them share. */
+/* Refuses a group's limit where neighbours.enabled is false: a process that does not see the others
+ * cannot keep to a limit that all of them share. */
 static int check_group_is_seen(const struct document *document, const char *place,
                                const struct settings *settings)
 {
@@ -164,7 +166,8 @@ static int check_group_is_seen(const struct document *document, const char *plac
                               "allowed is null, unless neighbours.enabled is true");
 }
 
-/* Memory that stands in for nodes is kept for graphs as other memory of captures is. */
+/* Refuses memory_nodes "pool" without captures.allocate. Memory in place of nodes is kept for
+ * graphs in the same way as other memory of captures. */
 static int check_memory_nodes(const struct document *document, const char *place,
                               const struct captures_settings *captures)
 {
@@ -244,7 +247,7 @@ int settings_assign(const struct document *document, const char *path, const jso
     return setting_from_json(document, path, setting, value, settings);
 }
 
-/* The object at name in parent, made where it is missing. A borrowed reference. */
+/* The object called name in parent, made if it is missing. A borrowed reference. */
 static json_t *object_in(json_t *parent, const char *name)
 {
     json_t *object = json_object_get(parent, name);
@@ -254,7 +257,7 @@ static json_t *object_in(json_t *parent, const char *name)
     return object;
 }
 
-/* Puts a new reference at a path such as a.b.c. */
+/* Stores value at a path such as a.b.c, and takes over its reference. */
 static int set_at_path(json_t *root, const char *path, json_t *value)
 {
     char name[64];

@@ -1,9 +1,9 @@
 /*
- * The table of settings: path in the file, type, range and meaning of each, as settings.def
+ * The table of settings: the path in the file, type, range and meaning of each, as settings.def
  * declares them.
  *
- * Whoever reads, writes, checks or explains settings goes through this table, so that they agree.
- * It is constant: any thread.
+ * All code that reads, writes, checks or explains settings uses this table, so that it agrees. The
+ * table is constant: any thread.
  */
 #ifndef CUDAPOOL_CORE_SETTINGS_TABLE_JSON_H
 #define CUDAPOOL_CORE_SETTINGS_TABLE_JSON_H
@@ -27,7 +27,7 @@ enum setting_type {
     SETTING_NAME,    /* letters, digits, ., _ and -: char[SETTINGS_NAME_BYTES] */
 };
 
-/* A value of a word or a flag, and what it means. */
+/* A value of a word or a flag, and its meaning. */
 struct setting_value {
     const char *word;
     int value;
@@ -38,16 +38,16 @@ struct setting {
     const char *path; /* "device.caps.cached" */
     enum setting_type type;
     size_t offset;              /* in struct settings */
-    uint64_t least, most;       /* counts, bytes, nanoseconds, whole ratios; both ends included */
-    bool may_be_null;           /* an unlimited size, no file, no name */
-    enum memory_owner share_of; /* of a size */
-    const struct setting_value *values; /* words and flags; ends with a NULL word */
-    const char *means;                  /* in plain words, with one %s for the value */
-    const char *means_if_null;          /* and what null and 0 mean where that differs */
+    uint64_t least, most;       /* inclusive bounds: counts, bytes, nanoseconds, whole ratios */
+    bool may_be_null;           /* whether null is allowed: an unlimited size, no file, no name */
+    enum memory_owner share_of; /* for a size: whose memory it may be a share of */
+    const struct setting_value *values; /* for words and flags; ends with a NULL word */
+    const char *means;                  /* a sentence with one %s for the value */
+    const char *means_if_null; /* what null means, and below what 0 means where that differs */
     const char *means_if_zero;
 };
 
-/* A part of the settings, and what it is about. */
+/* A section of the settings, and its title. */
 struct setting_group {
     const char *path;
     const char *title;
@@ -56,7 +56,7 @@ struct setting_group {
 extern const struct setting settings_table[];
 extern const size_t settings_table_length;
 
-/* The parts at the top of a file, in its order. Ends with a NULL path. */
+/* The sections at the top of a file, in its order. Ends with a NULL path. */
 extern const struct setting_group setting_groups[];
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * The settings that come along (shipped_json.h).
+ * The settings that are shipped in configs/ (shipped_json.h). The assembler embeds the files in the
+ * object.
  */
 #include "shipped_json.h"
 
@@ -7,7 +8,8 @@
 
 #include "core/base/nearest.h"
 
-/* EMBEDDED(symbol, file): the file's bytes, from the source directory, where the build runs. */
+/* EMBEDDED(symbol, file): the file's bytes. The path is relative to the source directory, where the
+ * build runs. */
 #define EMBEDDED(symbol, file)                                                                     \
     __asm__(".pushsection .rodata\n" #symbol ":\n.incbin \"" file "\"\n" #symbol                   \
             "_end:\n.popsection\n");                                                               \

@@ -1,5 +1,5 @@
 /*
- * The error of a key that no setting has (unknown_setting_json.h).
+ * The error of an unknown key, with the nearest known key (unknown_setting_json.h).
  *
  * Part of libcudapool_config.so and the command.
  */
@@ -12,8 +12,8 @@
 #include "core/base/nearest.h"
 #include "settings_table_json.h"
 
-/* How far an unknown key is from the path that ends with length: mostly how its own name is
- * spelled, and then whether it stands in the right object. */
+/* The distance of an unknown key from the path that ends at length. The spelling of the key's own
+ * name counts most, and then whether it stands in the right object. */
 static size_t distance_to(const char *parent, const char *key, const char *path, size_t length)
 {
     char known[128];
@@ -26,7 +26,7 @@ static size_t distance_to(const char *parent, const char *key, const char *path,
     return distance + (strcmp(parent, name == NULL ? "" : known) != 0);
 }
 
-/* Weighs every path that a path of the table passes through: a.b.c, a.b and a. */
+/* Compares the key with every path that a path of the table passes through: a, a.b and a.b.c. */
 static void nearest_of_path(const char *parent, const char *key, const char *path, size_t *least,
                             char nearest[128])
 {
@@ -52,7 +52,7 @@ static void nearest_known_key(const char *parent, const char *key, char nearest[
         nearest_of_path(parent, key, settings_table[i].path, &least, nearest);
 }
 
-/* Where path stands directly in the object parent, the length of its own name; 0 otherwise. */
+/* The length of path's own name where path stands directly in the object parent; otherwise 0. */
 static size_t name_in(const char *parent, const char *path, const char **name)
 {
     size_t length = strlen(parent);
@@ -73,7 +73,7 @@ void list_known_keys(const char *parent, char *text, size_t bytes)
         used = (size_t)snprintf(text, bytes, "$schema, version");
     for (size_t i = 0; i < settings_table_length && used < bytes; i++) {
         size_t length = name_in(parent, settings_table[i].path, &name);
-        /* The settings of one object stand together in the table. */
+        /* Settings of one object are adjacent in the table. */
         if (length == 0 || (length == previous_length && strncmp(previous, name, length) == 0))
             continue;
         used += (size_t)snprintf(text + used, bytes - used, "%s%.*s", used == 0 ? "" : ", ",

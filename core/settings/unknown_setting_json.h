@@ -1,6 +1,6 @@
 /*
- * The error of a key that no setting has: it names the nearest key that one has, and those that are
- * allowed at its place. No state: any thread.
+ * The error of an unknown key: it names the nearest known key, and the keys that are allowed in its
+ * place. No state: any thread.
  */
 #ifndef CUDAPOOL_CORE_UNKNOWN_SETTING_JSON_H
 #define CUDAPOOL_CORE_UNKNOWN_SETTING_JSON_H
@@ -9,11 +9,11 @@
 
 #include "document_json.h"
 
-/* Writes the keys of the object at the path parent, "" for the whole file, with commas between. */
+/* Writes the keys of the object at the path parent ("": the whole file), separated by commas. */
 void list_known_keys(const char *parent, char *text, size_t bytes);
 
-/* Writes the error of a key in that object; place is where the key stands in the document. Returns
- * -1. */
+/* Writes the error of a key in the object at parent; place is the key's place in the document.
+ * Returns -1. */
 int refuse_unknown_setting(const struct document *document, const char *place, const char *parent,
                            const char *key);
 

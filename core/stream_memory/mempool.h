@@ -1,25 +1,27 @@
 /*
- * The driver's memory pools, as far as stream-ordered blocks come from them.
+ * The record of one of the driver's memory pools (CUmemoryPool) that stream-ordered blocks come
+ * from.
  *
- * Blocks belong to the pool that they came from, and a request is served from its own pool's blocks
- * only. The pool's reuse attributes bind us too; they are kept here as the program set them. What
- * the program reads back is what it would read without us: its own release threshold, and used
- * bytes without what is kept free.
+ * A block belongs to the memory pool that it was allocated from, and only serves requests for that
+ * pool. The pool's reuse attributes restrict the reuse of blocks too; the record holds them as the
+ * program set them. The program reads the attributes that it would read without us: its own release
+ * threshold, and used bytes without our free blocks.
  *
- * A record is made for each device's default pool and for each pool that the program creates in
- * device memory; allocations from others pass through. Those of managed and host memory have
- * records with no device, which are never served: mempool_unserved.h says what for. One whose pool
- * is being destroyed is closed, and its blocks go to the driver when they are freed. When the pool
- * is gone, and nobody uses the record any more, no block either, it serves the next pool that the
- * program creates on the device, and so do the shelves of all streams for it: pools that come and
- * go leave nothing behind. Who wants memory of a pool finds its record with the lock of a stream
- * held, whose blocks of it are then that pool's, or becomes a user of it and looks again whether it
- * still is that pool's.
+ * Each device's default pool has a record, and so has each pool that the program creates in device
+ * memory. Allocations from other pools pass through to the driver. Pools of managed and of host
+ * memory have records without a device, and serve no blocks: see mempool_unserved.h. The record of
+ * a pool that is being destroyed is closed, and its blocks are released to the driver when they are
+ * freed. Once the pool is destroyed and the record has no block or other user left, the record
+ * serves the next pool that the program creates on the device. So do the shelves of all streams for
+ * it: pools that are created and destroyed leak nothing. A thread may find a record with the lock
+ * of a stream held that has blocks of it: then the blocks are that pool's. Otherwise the thread
+ * becomes a user of the record, and checks again that it still is that pool's.
  *
- * mempool_list.h finds and lists them, mempool_sums.h sums their use up, and mempool_calls.h does
- * what the program's calls on them need.
+ * mempool_list.h finds and lists the records, mempool_sums.h sums up their use, and mempool_calls.h
+ * does what the program's calls on memory pools need.
  *
- * Locking: the mempool lock (struct streams) guards the list and everything that says nothing else.
+ * Locking: the mempool lock (struct streams) guards the list and every field for which nothing else
+ * is said.
  */
 #ifndef CUDAPOOL_CORE_MEMPOOL_H
 #define CUDAPOOL_CORE_MEMPOOL_H
@@ -33,38 +35,41 @@
 struct device;
 
 struct mempool {
-    _Atomic(CUmemoryPool) handle; /* relaxed where not said otherwise */
-    struct device *device;        /* NULL: not served */
+    _Atomic(CUmemoryPool) handle; /* relaxed where nothing else is said */
+    struct device *device;        /* NULL: the pool serves no blocks */
     bool is_default;
-    _Atomic bool
-        closed;      /* the release store of false pairs with the acquire load in mempool_is_open.
-                        Else relaxed, like the three below: they choose between safe ways */
-    bool is_gone;    /* the driver has destroyed the pool */
-    bool is_managed; /* of those that are not served: else its memory is the machine's */
+    _Atomic bool closed;      /* the release store of false pairs with the acquire load in
+                                 mempool_is_open. Other accesses are relaxed, like those of follow,
+                                 opportunistic and internal: they choose between safe ways */
+    bool is_gone;             /* the driver has destroyed the pool */
+    bool is_managed;          /* without a device: of managed memory, otherwise of host memory */
     _Atomic unsigned callers; /* see mempool_unserved.h */
-    _Atomic uint64_t users;   /* blocks, and allocations under way. Sequentially consistent where it
-                                 is raised, like the handle that is looked at then: either whoever
-                                 wants the record for another pool sees the user, or the user that it
-                                 is another's */
+    _Atomic uint64_t users;   /* blocks, and allocations under way. Raised sequentially
+                                 consistently, like the handle that is loaded next. Either whoever
+                                 takes the record for another pool sees the user, or the user sees
+                                 that the record is another pool's */
     _Atomic bool follow, opportunistic, internal;
     bool threshold_is_ours;
-    bool program_sets_threshold; /* or has */
-    bool program_was_overtaken;  /* by us: its value is to be set again */
-    bool threshold_is_known;     /* the program's own */
+    bool program_sets_threshold; /* or has set it */
+    bool program_was_overtaken;  /* our call may have overwritten the program's value, which must
+                                    be set again */
+    bool threshold_is_known;     /* threshold is the program's own */
     uint64_t threshold;
-    _Atomic uint64_t kept; /* the threshold as it is: so many bytes the driver itself keeps.
-                              Relaxed: it only says how much is worth keeping */
-    _Atomic uint64_t
-        used_high; /* bytes used by the program of our blocks, the most that was seen */
-    _Atomic uint64_t counted_high; /* mempool_counted, at most. Relaxed, both: they are told */
-    _Atomic uint64_t come, gone;   /* bytes of all blocks ever: see mempool_block_comes */
-    _Atomic uint64_t gone_before;  /* gone, before the driver last began its own highest anew */
-    _Atomic uint64_t stays; /* bytes of blocks that are gone, and that the driver counts all the
-                               same: its cuMemFree has freed them */
-    struct mempool *next;   /* written before it is listed */
+    _Atomic uint64_t kept; /* the present threshold: bytes that the driver itself keeps. Relaxed:
+                              it only tells how much is worth caching */
+    _Atomic uint64_t used_high; /* the most bytes of our blocks that the program was seen to use */
+    _Atomic uint64_t counted_high; /* the maximum of mempool_counted. Both are relaxed: they are
+                                      only reported */
+    _Atomic uint64_t come, gone;   /* bytes of all blocks that ever came from the driver, or left:
+                                      see mempool_block_comes */
+    _Atomic uint64_t gone_before;  /* gone, just before the driver last reset its own high-water
+                                      mark */
+    _Atomic uint64_t stays;        /* bytes of blocks that left by the driver's cuMemFree, which the
+                                      driver still counts as used */
+    struct mempool *next;          /* written before it is listed */
 };
 
-/* Raises one of the highest that were seen. */
+/* Raises *high to value if it is lower. */
 static inline void mempool_raise(_Atomic uint64_t *high, uint64_t value)
 {
     uint64_t seen = atomic_load_explicit(high, memory_order_relaxed);
@@ -88,7 +93,8 @@ static inline void mempool_use(struct mempool *mempool)
     atomic_fetch_add(&mempool->users, 1);
 }
 
-/* Bytes of the blocks that there are; and with those that the driver counts all the same. */
+/* mempool_kept: the bytes of the blocks that exist. mempool_counted: those, and the bytes that the
+ * driver still counts after its cuMemFree. */
 static inline uint64_t mempool_kept(const struct mempool *mempool)
 {
     uint64_t gone = atomic_load(&mempool->gone);
@@ -101,12 +107,11 @@ static inline uint64_t mempool_counted(const struct mempool *mempool)
     return kept + atomic_load(&mempool->stays);
 }
 
-/* The driver is about to be asked for a block of ours; it has refused it, or has had it back, or
- * the block is not ours after all. So at every moment
+/* mempool_block_comes is called before the driver is asked for a block. mempool_block_is_gone is
+ * called when the driver has refused it or has it back, or when the block turns out not to be ours.
+ * So at every moment, wherever the block is,
  *
- *   bytes of our blocks that the driver counts as used <= mempool_counted
- *
- * whichever list a block is on, and on its way there and back. */
+ *   bytes of our blocks that the driver counts as used <= mempool_counted */
 static inline void mempool_block_comes(struct mempool *mempool, uint64_t bytes)
 {
     atomic_fetch_add(&mempool->come, bytes);
@@ -118,7 +123,7 @@ static inline void mempool_block_is_gone(struct mempool *mempool, uint64_t bytes
     atomic_fetch_add(&mempool->gone, bytes);
 }
 
-/* The release pairs with the look at the users before the record is another pool's. */
+/* The release pairs with the load of users that precedes giving the record to another pool. */
 static inline void mempool_drop(struct mempool *mempool)
 {
     atomic_fetch_sub_explicit(&mempool->users, 1, memory_order_release);

@@ -1,5 +1,5 @@
 /*
- * What the pool asks the driver of its memory pools. No lock is held by the callers.
+ * Queries of the driver about its memory pools. The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_MEMPOOL_ASK_H
 #define CUDAPOOL_CORE_MEMPOOL_ASK_H
@@ -11,12 +11,12 @@
 
 struct pool;
 
-/* Around calls of our own, which the program may not have been free to make: a capture of the
- * thread's may forbid them. */
+/* Enclose driver calls of our own. A capture of the calling thread may forbid such calls to the
+ * program; between these two they are allowed. */
 struct relaxed_mode mempool_call_begin(const struct pool *pool);
 void mempool_call_end(const struct pool *pool, struct relaxed_mode mode);
 
-/* An attribute; false where the driver does not say. */
+/* Reads an attribute. False: the driver does not answer. */
 bool mempool_ask(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
                  void *value);
 

@@ -8,7 +8,7 @@
 #include "mempool_unserved.h"
 #include "stream_ends.h"
 
-/* The driver takes device memory in chunks of so many bytes, and keeps one while any of it is used.
+/* The driver takes device memory in chunks of this size, and keeps a chunk while any of it is used.
  */
 #define DRIVER_CHUNK (UINT64_C(32) << 20)
 
@@ -19,11 +19,11 @@ void mempool_destroying(struct pool *pool, CUmemoryPool handle)
     struct mempool *mempool = mempool_find_known(pool, handle);
     if (!mempool || mempool->is_default)
         return;
-    /* From here on what is freed goes to the driver. Sequentially consistent for those that are not
-     * served. */
+    /* From here on freed blocks are released to the driver. Sequentially consistent, for
+     * mempool_await_callers of pools that serve no blocks. */
     atomic_store(&mempool->closed, true);
-    /* Called back out of a call of ours, the thread may hold what giving back takes: the blocks go
-     * back with those that nobody uses. */
+    /* If the driver called the program back inside a call of ours, this thread may hold the locks
+     * that releasing needs. The blocks are then released later, with the idle ones. */
     if (driver_calls.depth)
         return;
     if (!mempool->device) {
@@ -46,7 +46,7 @@ void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
 
 /* ---- what the driver's pools hold ---- */
 
-/* The default pool of the device (NULL: the next one of any device) whose threshold we have set. */
+/* The next pool after from with a threshold of ours, on this device (NULL: on any). */
 static struct mempool *find_ours(struct pool *pool, struct mempool *from,
                                  const struct device *device)
 {
@@ -70,7 +70,8 @@ void mempool_trim_ours(struct pool *pool)
     mempool_call_end(pool, mode);
 }
 
-/* Of one pool: what the driver would give back, or has free, without what is kept free. */
+/* Bytes in one pool that the driver would release, or has free, without our free blocks. ours: the
+ * threshold was set by us. */
 static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool ours)
 {
     uint64_t kept = rest_of(mempool_kept(mempool), mempool_sum(pool, mempool).used);
@@ -80,8 +81,8 @@ static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool
                      &reserved) ||
         !mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
         return 0;
-    /* Without us the driver would keep what is left of the chunks that are used, and what the
-     * program has told it to hold on to. */
+    /* Without us the driver would keep the rest of the chunks in use, and what the program's own
+     * threshold tells it to keep. */
     used = rest_of(used, atomic_load(&mempool->stays));
     uint64_t held = size_class_up(rest_of(used, kept), DRIVER_CHUNK);
     uint64_t threshold = ours ? 0 : atomic_load_explicit(&mempool->kept, memory_order_relaxed);
@@ -115,7 +116,7 @@ static uint64_t beside_blocks_in(struct pool *pool, const struct mempool *mempoo
 uint64_t mempool_beside_blocks(struct pool *pool, const struct device *device)
 {
     uint64_t sum = 0;
-    /* Nobody destroys a default pool meanwhile. */
+    /* The program can't destroy a default pool meanwhile. */
     for (struct mempool *m = find_ours(pool, NULL, device); m; m = find_ours(pool, m, device))
         sum += beside_blocks_in(pool, m);
     return sum;
@@ -123,7 +124,7 @@ uint64_t mempool_beside_blocks(struct pool *pool, const struct device *device)
 
 /* ---- attributes ---- */
 
-/* What the program has of our blocks, and of the driver. */
+/* Bytes of our blocks and of the driver's that the program uses. */
 static uint64_t used_by_program(struct pool *pool, const struct mempool *mempool, uint64_t counted)
 {
     uint64_t others = mempool_others(pool, mempool, counted);
@@ -140,11 +141,12 @@ static uint64_t most_used_by_program(struct pool *pool, struct mempool *mempool,
     struct mempool_sum sum = mempool_sum(pool, mempool);
     mempool_raise(&mempool->used_high, larger_of(sum.told, sum.peak));
     uint64_t high = atomic_load_explicit(&mempool->used_high, memory_order_relaxed) + others;
-    /* No less than what cannot have been our blocks. */
+    /* Driver bytes beyond counted_high can't have been our blocks. */
     uint64_t ours = atomic_load_explicit(&mempool->counted_high, memory_order_relaxed);
     uint64_t least = rest_of(driver_high, ours);
     high = larger_of(high, least);
-    /* What a plain free has left with the pool the driver may have had back since. */
+    /* Blocks that the program's cuMemFree left in our cache may have been released to the driver
+     * since. */
     return smaller_of(high, driver_high + (sum.told - sum.used));
 }
 
@@ -160,11 +162,11 @@ void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
         *bytes = most_used_by_program(pool, mempool, *bytes);
     lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && mempool->threshold_is_ours)
-        *bytes = 0; /* as the driver has it unless somebody sets it */
+        *bytes = 0; /* the driver's default */
     lock_give(&streams_of(pool)->mempool_lock);
 }
 
-/* The driver has carried out the program's call, before or after one of ours. */
+/* The driver has set the program's threshold, before or after a call of ours. */
 static void threshold_was_set(struct pool *pool, struct mempool *mempool, uint64_t value)
 {
     atomic_store_explicit(&mempool->kept, value, memory_order_relaxed);

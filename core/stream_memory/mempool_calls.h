@@ -1,6 +1,6 @@
 /*
- * What the program does with its memory pools: destroys and trims them, sets and reads attributes.
- * mempool.h says what it is to see. No lock is held by the callers.
+ * What the pool does when the program destroys or trims a memory pool, or sets or reads its
+ * attributes. mempool.h says what the program is to see. The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_MEMPOOL_CALLS_H
 #define CUDAPOOL_CORE_MEMPOOL_CALLS_H
@@ -10,28 +10,30 @@
 #include "core/driver/cuda_abi.h"
 #include "streams.h"
 
-/* The program is about to destroy the pool: its blocks go back, and what is freed from now on goes
- * to the driver. */
+/* The program is about to destroy the pool. Releases its free blocks to the driver. Blocks freed
+ * from now on are released to the driver too. */
 void mempool_destroying(struct pool *pool, CUmemoryPool handle);
 
-/* Before the driver's own trim to so many bytes. */
+/* Called before the driver trims its pool to keep bytes. Releases clean blocks to the driver if the
+ * pool has reserved more. */
 void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep);
 
-/* Before the program sets an attribute. After the driver has answered: corrects what it says; takes
- * note of what was set. */
+/* mempool_setting: called before the program sets an attribute. mempool_got: corrects the value
+ * that the driver has returned. mempool_set: records the value that the program has set. */
 void mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute);
 void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
                  void *value);
 void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
                  const void *value);
 
-/* What the driver's pools of the device hold, beside what is kept free, since our blocks lie in
- * their chunks, or since a threshold is ours: bytes that would be the device's without us. And
- * giving the latter back, for all devices. */
+/* mempool_unused: bytes that the driver's pools hold on the device and that it would release
+ * without us. They are held because our blocks lie in their chunks, or because the threshold is
+ * ours. Our free blocks are not counted. mempool_trim_ours: releases what pools hold because of a
+ * threshold of ours, on all devices. */
 uint64_t mempool_unused(struct pool *pool, const struct device *device);
 void mempool_trim_ours(struct pool *pool);
 
-/* What they have taken of the device in all, but for our blocks. */
+/* The bytes that pools with a threshold of ours have reserved on the device, without our blocks. */
 uint64_t mempool_beside_blocks(struct pool *pool, const struct device *device);
 
 #endif

@@ -22,7 +22,7 @@ static struct mempool *find_open(const struct streams *streams, CUmemoryPool han
     return m;
 }
 
-/* A record that nobody uses any more and that nobody can find; NULL: none. */
+/* Takes a record that nobody uses and that nobody can find any more. NULL: there is none. */
 static struct mempool *take_spare(struct streams *streams, const struct device *device)
 {
     lock_must_be_held(&streams->mempool_lock);
@@ -38,7 +38,7 @@ static struct mempool *take_spare(struct streams *streams, const struct device *
     return NULL;
 }
 
-/* A new one, which is closed; NULL where there are too many. */
+/* A new, closed record; NULL if there are too many, or memory is short. */
 static struct mempool *add_record(struct streams *streams, struct device *device)
 {
     lock_must_be_held(&streams->mempool_lock);
@@ -91,7 +91,7 @@ static bool set_driver_threshold(struct pool *pool, struct mempool *mempool, uin
     return result == CUDA_SUCCESS;
 }
 
-/* A program that is about to set it, or has, is left alone. */
+/* False: the program is setting its own threshold, or has set it. */
 static bool may_be_set(struct streams *streams, const struct mempool *mempool)
 {
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
@@ -100,7 +100,7 @@ static bool may_be_set(struct streams *streams, const struct mempool *mempool)
     return may;
 }
 
-/* Whether the program has set its own meanwhile. */
+/* Returns whether the program has set its own threshold meanwhile. */
 static bool end_setting(struct streams *streams, struct mempool *mempool, bool set)
 {
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
@@ -124,8 +124,7 @@ void mempool_put_programs_threshold(struct pool *pool, struct mempool *mempool)
         set_driver_threshold(pool, mempool, value);
 }
 
-/* What the driver keeps over synchronisations is what the settings say, as long as the program has
- * said nothing. */
+/* Sets the threshold that the settings ask for, unless the program has set one. */
 static void set_threshold(struct pool *pool, struct mempool *mempool, uint64_t bytes)
 {
     cuuint64_t value = 0;
@@ -146,7 +145,7 @@ static uint64_t threshold_of(struct pool *pool, CUmemoryPool handle)
 
 /* ---- becoming known ---- */
 
-/* The record is the calling thread's alone. */
+/* No other thread can find the record yet. */
 static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool handle)
 {
     mempool->kept = threshold_of(pool, handle);
@@ -156,14 +155,15 @@ static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool ha
     mempool_begin(pool, mempool);
 }
 
-/* The device's, or one that is not served. */
+/* What a record is made for. */
 struct nature {
     struct device *device;
     bool is_default, is_managed;
-    uint64_t threshold; /* that it gets; UINT64_MAX: it is left alone */
+    uint64_t threshold; /* to be set; UINT64_MAX: the driver's is left as it is */
 };
 
-/* Default pools, which several threads may come upon at once, have records of their own. */
+/* Several threads may find the same default pool at once, so a default pool never takes a spare
+ * record. */
 static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct nature nature)
 {
     struct streams *streams = streams_of(pool);
@@ -178,7 +178,7 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *listed = find_open(streams, handle);
     if (listed) {
-        /* By another thread, meanwhile. */
+        /* Another thread has listed the pool meanwhile. */
         made->is_gone = true;
     } else {
         made->is_default = nature.is_default;
@@ -205,7 +205,7 @@ static CUmemoryPool default_of(struct pool *pool, const struct device *device)
 
 CUmemoryPool mempool_default_of(struct pool *pool, struct device *device)
 {
-    /* Relaxed: a handle is a number to us. */
+    /* Relaxed: the handle is only compared and passed on. */
     CUmemoryPool handle =
         atomic_load_explicit(&stream_device(device)->default_mempool, memory_order_relaxed);
     if (!handle) {
@@ -224,8 +224,7 @@ static struct nature default_pool_of(const struct pool *pool, struct device *dev
                            .threshold = byte_size_resolve(threshold, device->total_bytes)};
 }
 
-/* The default pools of the devices that are in use are made known when they are first
- * named. */
+/* The default pool of a device in use becomes known when it is first named. */
 static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
 {
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
@@ -259,7 +258,7 @@ struct mempool *mempool_take(struct pool *pool, const CUmemoryPool *named, struc
     return is ? found : NULL;
 }
 
-/* What was asked before another thread chose a pool is not kept. */
+/* If another thread has set a current pool since the driver was asked, the answer is not stored. */
 struct mempool *mempool_ask_for_current(struct pool *pool, struct device *device)
 {
     struct streams *streams = streams_of(pool);
@@ -318,7 +317,7 @@ static struct mempool *find_closed(const struct streams *streams, CUmemoryPool h
 void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone)
 {
     struct streams *streams = streams_of(pool);
-    /* Before the record may be another pool's. */
+    /* Must precede the reuse of the record for another pool. */
     mempool_chosen(pool);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *m = find_closed(streams, handle);

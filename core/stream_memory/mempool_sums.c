@@ -27,17 +27,17 @@ struct mempool_sum mempool_sum(struct pool *pool, const struct mempool *mempool)
 
 /* ---- what is not ours ---- */
 
-/* The driver is asked so often while blocks come and go. */
+/* How often the driver is asked while blocks are being allocated and released. */
 #define LOOKS_MAX 8u
 
 struct look {
     uint64_t others;
-    bool is_exact; /* nothing came or went meanwhile */
+    bool is_exact; /* nothing was allocated or released meanwhile */
 };
 
-/* Blocks come before the driver is asked for them, and are gone after it has had them back: with
- * those that have come by the end of the look, and were gone at its beginning, none is left out
- * that the driver counted in between. */
+/* Blocks are counted before the driver is asked for them, and counted out after the driver has them
+ * back. So come read after the driver's answer, and gone read before it, include every block that
+ * the driver counted in between. */
 static struct look look_at_driver(struct pool *pool, const struct mempool *mempool,
                                   uint64_t counted)
 {
@@ -56,7 +56,7 @@ static struct look look_at_driver(struct pool *pool, const struct mempool *mempo
 uint64_t mempool_others(struct pool *pool, const struct mempool *mempool, uint64_t counted)
 {
     uint64_t most = 0;
-    /* Of one that is not served nothing is ours. */
+    /* A pool that is not served has no blocks of ours. */
     if (atomic_load(&mempool->come) == 0)
         return counted;
     for (unsigned i = 0; i < LOOKS_MAX; i++) {
@@ -68,9 +68,9 @@ uint64_t mempool_others(struct pool *pool, const struct mempool *mempool, uint64
     return most;
 }
 
-/* ---- the most ---- */
+/* ---- high-water marks ---- */
 
-/* Of many streams the sum is only made now and then: a peak between may not be seen. */
+/* With many streams the sum is only made now and then, so a short peak may be missed. */
 void mempool_note_use(struct pool *pool, struct mempool *mempool)
 {
     struct streams *streams = streams_of(pool);
@@ -81,7 +81,7 @@ void mempool_note_use(struct pool *pool, struct mempool *mempool)
     streams_pause_after(streams, &streams->uses, started);
 }
 
-/* With the stream's lock held. */
+/* Calls visit with the stream's lock held. */
 static void visit_shelves(struct pool *pool, const struct mempool *mempool,
                           void visit(struct shelf *shelf))
 {
@@ -134,7 +134,8 @@ void mempool_begin(struct pool *pool, struct mempool *mempool)
     mempool_start_high_again(pool, mempool);
 }
 
-/* No less than what the driver has counted of ours at any moment since its highest began anew. */
+/* At least what the driver has counted of our blocks at any moment since its high-water mark was
+ * last reset. */
 static uint64_t counted_since(const struct mempool *mempool)
 {
     uint64_t gone = atomic_load(&mempool->gone_before);
@@ -144,7 +145,7 @@ static uint64_t counted_since(const struct mempool *mempool)
 void mempool_start_high_again(struct pool *pool, struct mempool *mempool)
 {
     mempool_start_shelves_again(pool, mempool);
-    /* Who raises them meanwhile is not overwritten. */
+    /* Set to 0 and then raised, so that no thread that raises them meanwhile is overwritten. */
     atomic_store(&mempool->used_high, 0);
     mempool_raise(&mempool->used_high, mempool_sum(pool, mempool).told);
     atomic_store(&mempool->counted_high, 0);

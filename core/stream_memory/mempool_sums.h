@@ -1,6 +1,6 @@
 /*
- * What the program uses of a memory pool: our blocks, summed over the shelves of all streams, and
- * what the driver has given it besides. No lock is held by the callers.
+ * How much the program uses of a memory pool: our blocks, summed over the shelves of all streams,
+ * and what the driver has given it besides. The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_MEMPOOL_SUMS_H
 #define CUDAPOOL_CORE_MEMPOOL_SUMS_H
@@ -12,20 +12,21 @@
 
 struct mempool_sum {
     uint64_t used; /* bytes that the program holds */
-    uint64_t told; /* and that its cuMemFree has ever freed, which the driver goes on counting */
-    uint64_t peak; /* and these with the most that it held on one stream */
+    uint64_t told; /* used, plus all bytes that its cuMemFree has ever freed, which the driver
+                      still counts */
+    uint64_t peak; /* the highest use on any one stream, plus the bytes freed by cuMemFree */
 };
 
-/* Of the moment: threads go on meanwhile. */
+/* A snapshot: other threads allocate and free meanwhile. */
 struct mempool_sum mempool_sum(struct pool *pool, const struct mempool *mempool);
 
-/* Bytes that the driver counts as used and that are no blocks of ours, free or not: what captures
- * kept from us, for instance. counted: what the driver has said last. Where nothing comes or goes
- * for a moment it is exact; beside threads whose every call does, it may leave out as much as is on
- * its way, and is never more. */
+/* Bytes that the driver counts as used and that are no blocks of ours, live or free, such as memory
+ * allocated during captures. counted: the driver's last answer. The result is never too large. It
+ * is exact if nothing is allocated or released for a moment; otherwise it may lack what is being
+ * moved. */
 uint64_t mempool_others(struct pool *pool, const struct mempool *mempool, uint64_t counted);
 
-/* Around a call by which the driver gives blocks or has them back, until these are counted. */
+/* Enclose a driver call that allocates or frees blocks, until the pool has counted them. */
 static inline void mempool_move_begin(struct streams *streams)
 {
     atomic_fetch_add(&streams->moving, 1);
@@ -36,20 +37,20 @@ static inline void mempool_move_end(struct streams *streams)
     atomic_fetch_sub(&streams->moving, 1);
 }
 
-/* Memory was taken from the pool: notes how much of it the program uses. */
+/* Memory was allocated from the pool: notes how much of it the program uses. */
 void mempool_note_use(struct pool *pool, struct mempool *mempool);
 
-/* Before what is used is counted as freed plainly: notes the most so far. Whether the shelves'
- * peaks are to start again after it; of many streams only now and then. */
+/* Notes the highest use so far, before bytes in use are counted as freed by cuMemFree. True: the
+ * caller then restarts the shelves' peaks. With many streams this is done only now and then. */
 bool mempool_note_plain_free(struct pool *pool, struct mempool *mempool);
 
-/* The record, of which there is no block, is another pool's from now on. */
+/* The record has no blocks, and serves another pool from now on. */
 void mempool_begin(struct pool *pool, struct mempool *mempool);
 
-/* The highest that was seen begins anew with what there is now. */
+/* Restarts the high-water marks at the present use. */
 void mempool_start_high_again(struct pool *pool, struct mempool *mempool);
 
-/* The same of the shelves' own peaks alone. */
+/* Restarts the shelves' own peaks alone. */
 void mempool_start_shelves_again(struct pool *pool, const struct mempool *mempool);
 
 #endif

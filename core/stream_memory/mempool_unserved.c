@@ -74,10 +74,10 @@ void mempool_unserved_used(struct pool *pool)
     housekeeper_look(pool, 0);
 }
 
-/* ---- giving back ---- */
+/* ---- releasing ---- */
 
-/* Sequentially consistent, both sides: either the caller sees that the pool is closed, or who
- * destroys it sees the caller. */
+/* Sequentially consistent, like the store to closed in mempool_destroying. Either the caller sees
+ * that the pool is closed, or the destroying thread sees the caller. */
 static bool begin_call(struct mempool *mempool)
 {
     atomic_fetch_add(&mempool->callers, 1);
@@ -94,7 +94,7 @@ void mempool_await_callers(struct mempool *mempool)
         patient_nap(started);
 }
 
-/* Whether the pool's memory is kept because of us, and would help. */
+/* Whether the pool keeps memory because of our threshold, and releasing it would help. */
 static bool is_to_be_trimmed(struct streams *streams, const struct mempool *mempool,
                              bool of_machine)
 {
@@ -112,7 +112,7 @@ static uint64_t taken_by(struct pool *pool, const struct mempool *mempool)
     return bytes;
 }
 
-/* Bytes that came back. Nobody destroys the pool meanwhile. */
+/* Returns the bytes released. The program can't destroy the pool meanwhile. */
 static uint64_t trim_one(struct pool *pool, const struct mempool *mempool, bool *any)
 {
     uint64_t before = taken_by(pool, mempool);
@@ -123,8 +123,8 @@ static uint64_t trim_one(struct pool *pool, const struct mempool *mempool, bool 
     return trimmed ? rest_of(before, taken_by(pool, mempool)) : 0;
 }
 
-/* Of pools that are known now, and were used since they were last trimmed for being idle. any: set
- * where there is one. The bytes that came back. */
+/* Trims all pools that are known now and that were used since they were last trimmed for being
+ * idle. Sets *any if there is one. Returns the bytes released. */
 static uint64_t trim_all(struct pool *pool, bool of_machine, bool *any)
 {
     struct streams *streams = streams_of(pool);
@@ -159,7 +159,8 @@ static bool machine_is_short(struct pool *pool)
     return machine && machine_memory_missing(machine, 0) != 0;
 }
 
-/* The next use changes the state first, and so is not taken for none. */
+/* A new use changes drivers_pools first, so the exchange fails and the pools are not taken for
+ * idle. */
 static void release_if_idle(struct pool *pool, uint64_t now)
 {
     uint64_t span = pool->settings.stream_ordered.release_after_idle_ns;

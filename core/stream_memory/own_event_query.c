@@ -6,11 +6,11 @@
 #include "core/driver/calls.h"
 #include "own_events.h"
 
-/* An event that was not over is not asked about again for so long at first, and at most. */
+/* The first and the longest pause after a query that found an event incomplete. */
 #define VAIN_NANOSECONDS_MIN UINT64_C(1000)
 #define VAIN_NANOSECONDS_MAX UINT64_C(1000000)
 
-/* Where its context has died, the work has died with it, and whoever buries it says so. */
+/* If the context has died, its work has ended with it, and streams_context_died records that. */
 static CUresult ask_driver(struct pool *pool, const struct own_event *event)
 {
     if (!context_pin(event->context, event->generation))
@@ -24,7 +24,7 @@ static CUresult ask_driver(struct pool *pool, const struct own_event *event)
     return result;
 }
 
-/* Later events are over no earlier. */
+/* Later events complete no earlier. */
 static bool was_asked_in_vain(const struct stream *stream, const struct own_event *event)
 {
     lock_must_be_held(&stream->lock);

@@ -1,6 +1,6 @@
 /*
- * Asking about events of the pool's own, and waiting for them. No lock is held where a function
- * does not say otherwise.
+ * Queries of the pool's own events, and waits for them. The caller holds no lock unless a function
+ * says otherwise.
  */
 #ifndef CUDAPOOL_CORE_OWN_EVENT_QUERY_H
 #define CUDAPOOL_CORE_OWN_EVENT_QUERY_H
@@ -13,36 +13,40 @@
 
 struct pool;
 
-/* Asks about the oldest outstanding event that covers the stamp: what the driver
- * says, or CUDA_ERROR_INVALID_HANDLE where there is none and it is not known to be over. */
+/* Queries the oldest outstanding event with this stamp or a later one, and returns the driver's
+ * answer. If there is none: CUDA_SUCCESS if the work up to the stamp is known to have completed,
+ * otherwise CUDA_ERROR_INVALID_HANDLE. */
 CUresult own_events_ask(struct pool *pool, struct stream *stream, uint64_t stamp);
 
-/* The same where the answer saves something, but the driver is a good one, too: an event that was
- * not over when it was last asked about is not asked about again before some time has passed, the
- * longer the more often that was in vain; no longer than it has been asked about, nor than a
- * millisecond. True: it is over. */
+/* Like own_events_query, for callers that could just as well ask the driver for memory. An event
+ * that was not complete is not queried again for some time. That time doubles with each such query.
+ * It is never longer than the event has been queried so far, nor than a millisecond. */
 bool own_events_query_sparingly(struct pool *pool, struct stream *stream, uint64_t stamp);
 
-/* True: it is over. */
+/* True: all work before the frees up to this stamp has completed. */
 bool own_events_query(struct pool *pool, struct stream *stream, uint64_t stamp);
 
-/* The same until it is over, or the driver finds something wrong, or the context is about to end.
- * The context is pinned only while the driver is asked: its end waits for pins. */
+/* Repeats own_events_ask until the work has completed, the driver reports an error, or the context
+ * is about to end. The context is pinned only during each driver call, because its end waits for
+ * pins. */
 CUresult own_events_synchronise(struct pool *pool, struct stream *stream, uint64_t stamp);
 
-/* ---- which ones there are ---- */
+/* ---- which events there are ---- */
 
-/* Stream's lock held. The stamp up to which outstanding events can be asked about; 0: none is. */
+/* The caller holds the stream's lock. The highest stamp of an outstanding event; 0: there is none.
+ */
 uint64_t own_events_newest(const struct stream *stream);
 
-/* Stream's lock held. The first outstanding event that was recorded in a free with that stamp or a
- * later one; or the last such event. What is put behind it waits for no work of after that free. */
+/* The caller holds the stream's lock. The first outstanding event that was recorded inside a free
+ * with this stamp or a later one; and the last event that was recorded inside any free. Work
+ * ordered after such an event waits for no work submitted after that free. */
 struct own_event *own_events_first_in_free(const struct stream *stream, uint64_t stamp);
 struct own_event *own_events_last_in_free(const struct stream *stream);
 
 /* ---- waiting in a stream ---- */
 
-/* The caller uses the event. Makes the stream that handle means here wait for it. */
+/* Makes the stream that handle means in this thread wait for the event. The caller is a user of the
+ * event. False: the driver refused. */
 bool own_event_wait(struct pool *pool, CUstream handle, const struct own_event *event);
 
 #endif

@@ -10,15 +10,15 @@
 #include "own_events.h"
 #include "stream_find.h"
 
-/* With so many events outstanding, one of the older ones is asked about before another is recorded:
- * what it finds over serves again. */
+/* With OWN_EVENTS_TO_ASK events outstanding, one of the older ones is queried before another is
+ * recorded. Events that are found complete can be recorded again. */
 #define OWN_EVENTS_TO_ASK (OWN_EVENTS_MAX / 2)
 #define OWN_EVENTS_ASKED  (OWN_EVENTS_MAX / 4)
 
 /* ---- recording ---- */
 
-/* The context that is current here is the stream's, unless the program names a stream of another
- * context. */
+/* Pushes the stream's context: it is not current if the program names a stream of another context.
+ */
 static struct own_event *make_event(struct pool *pool, struct context *context)
 {
     struct own_event *event = calloc(1, sizeof *event);
@@ -42,12 +42,14 @@ typedef CUresult recorder(struct pool *pool, const struct own_event *event, CUst
 static CUresult record_on_stream(struct pool *pool, const struct own_event *event, CUstream handle)
 {
     CUresult result = pool->driver->cuEventRecord(event->event, handle);
-    /* A capture that began meanwhile may have it: who waits for it becomes a part of that. */
+    /* A capture that began meanwhile may have captured the record. A stream that waits for such an
+     * event becomes part of the capture. */
     bool captured = stream_may_be_captured(pool, handle);
     return result == CUDA_SUCCESS && captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : result;
 }
 
-/* Whether a wait for the stream, or a query, tells of the blocking ones with nothing in it. */
+/* Whether waits for the stream, and queries of it, include the blocking streams when it is empty
+ * itself. */
 static bool is_told_of_others(const struct context *context, CUstream handle)
 {
     /* Acquire: pairs with the release store in streams_are_barred. */
@@ -55,8 +57,8 @@ static bool is_told_of_others(const struct context *context, CUstream handle)
            !atomic_load_explicit(&context->barred, memory_order_acquire);
 }
 
-/* What comes before a record in a stream that has no work of its own comes before the event, but
- * waits and queries of that stream do not see it. A wait for the event they do see. */
+/* In a stream without work of its own, a record comes after what others order before it. Waits for
+ * the stream and queries of it do not see that. They do see a wait for the event. */
 static CUresult record_operation(struct pool *pool, const struct own_event *event, CUstream handle)
 {
     CUresult result = record_on_stream(pool, event, handle);
@@ -65,7 +67,7 @@ static CUresult record_operation(struct pool *pool, const struct own_event *even
     return result;
 }
 
-/* The context is pinned. Under the fence lock, so that no capture begins meanwhile. */
+/* The context is pinned. Holds the fence lock, so that no capture begins meanwhile. */
 static CUresult record_in_context(struct pool *pool, const struct own_event *event, CUstream unused)
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -77,7 +79,8 @@ static CUresult record_in_context(struct pool *pool, const struct own_event *eve
     return result;
 }
 
-/* Makes the event first where a context is given. Whether it was recorded. */
+/* If made_in is not NULL, makes the event first, in that context. Returns whether the event was
+ * recorded. */
 static inline bool record_event(struct pool *pool, struct context *made_in,
                                 struct own_event **event, CUstream handle, recorder *record)
 {
@@ -131,7 +134,7 @@ static void drop(struct stream *stream, struct own_event *event)
 
 /* ---- in frees ---- */
 
-/* Before there are too many of them. */
+/* Queries one of the older events before too many are outstanding. */
 static void ask_about_older_ones(struct pool *pool, struct stream *stream)
 {
     uint64_t stamp = 0;
@@ -178,8 +181,8 @@ bool own_event_mark_by(struct pool *pool, struct own_event *marker, CUstream han
     return record_event(pool, NULL, &marker, handle, record_operation);
 }
 
-/* Nobody else than the stream itself ever waits for the event, so it may be recorded again while it
- * is outstanding. */
+/* Nobody but the stream itself waits for the marker, so it may be recorded again while a record of
+ * it is outstanding. */
 bool own_event_mark(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp)
 {
     struct stream *stream = ref.stream;
@@ -211,8 +214,8 @@ static bool lacks_event(const struct stream *stream)
 bool own_events_capture_is_coming(const struct pool *pool)
 {
     lock_of_rank_must_be_held(LOCK_STREAM);
-    /* Relaxed: the stream's lock orders it. Whoever has left something pending without having seen
-     * it did so before the stream was looked at below. */
+    /* Relaxed: the stream's lock orders it. A thread that left a block pending without having seen
+     * captures_coming did so before own_events_capture_comes looked at the stream. */
     return atomic_load_explicit(&streams_of(pool)->captures_coming, memory_order_relaxed) ||
            program_captures(&pool->captures);
 }
@@ -222,8 +225,8 @@ void own_events_capture_has_come(struct pool *pool)
     atomic_fetch_sub_explicit(&streams_of(pool)->captures_coming, 1, memory_order_relaxed);
 }
 
-/* What is pending in the stream without an event gets one over all of its context's work. quiet:
- * only if nothing was freed there since the last such call. */
+/* Records an event over all of the context's work if the stream has pending blocks without an
+ * event. quiet: only if nothing was freed there since the last such call. */
 static void record_in_context_of(struct pool *pool, struct stream *stream, bool quiet)
 {
     lock_take(&stream->lock, LOCK_STREAM);
@@ -263,9 +266,9 @@ void own_events_record_for_device(struct pool *pool, const struct device *device
     }
 }
 
-/* ---- where they are missing ---- */
+/* ---- where events are missing ---- */
 
-/* Under the fence lock, so that the stream is not captured meanwhile. */
+/* Holds the fence lock, so that the stream is not captured meanwhile. */
 static CUresult record_on_free_stream(struct pool *pool, const struct own_event *event,
                                       CUstream handle)
 {
@@ -277,8 +280,8 @@ static CUresult record_on_free_stream(struct pool *pool, const struct own_event 
     return result;
 }
 
-/* Only into a created stream that no others order may an operation be put outside of a
- * free: it holds nobody up. */
+/* Outside of a free, an operation may only be put into a created stream that no others order. There
+ * it delays nobody. */
 static bool may_be_named(const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);

@@ -60,7 +60,7 @@ void own_events_settle(struct stream *stream)
         retire_oldest(stream);
 }
 
-/* ---- discarded ones ---- */
+/* ---- discarded events ---- */
 
 void own_event_discard(struct stream *stream, struct own_event *event)
 {
@@ -109,9 +109,9 @@ void own_events_drop_all(struct stream *stream)
     }
 }
 
-/* ---- recorded ones ---- */
+/* ---- recorded events ---- */
 
-/* What another context left behind goes. */
+/* Discards the spare events of another context. */
 static struct own_event *take_spare(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -137,7 +137,7 @@ struct own_event *own_events_begin(struct stream *stream, bool *make)
     return event;
 }
 
-/* Other threads may have published later ones meanwhile. */
+/* Other threads may have published later events meanwhile. */
 void own_events_publish(struct stream *stream, struct own_event *event)
 {
     lock_must_be_held(&stream->lock);
@@ -179,10 +179,10 @@ void own_events_have_new_owner(struct stream *stream)
     stream->marked = 0;
 }
 
-/* ---- wishes ---- */
+/* ---- requests for events ---- */
 
-/* After a stream has looked in vain for a block with an event, so many frees on the stream that
- * could have had one record one. */
+/* After a stream found no block with an event, so many frees on the searched stream that can record
+ * one do. */
 #define WANTED_FREES 32u
 
 void own_events_want(struct stream *stream)

@@ -13,13 +13,14 @@
 #define SHARDS 16u
 
 struct program_event {
-    CUevent event; /* NULL: the place is free */
+    CUevent event; /* NULL: the slot is free */
     uint64_t version;
-    unsigned recording; /* threads between begin and recorded */
-    bool contested;     /* several of them at a time: nobody knows whose record was the last */
-    bool unseen;        /* somebody records it where we do not see it: it never counts again */
+    unsigned recording; /* threads between program_event_begin and program_event_recorded */
+    bool contested;     /* several threads recorded it at a time, so nobody knows which record was
+                           the last */
+    bool unseen;        /* it is recorded where the pool cannot see it, and is never valid again */
     bool valid;
-    struct context *context; /* that it is in, and dies with; NULL: not known yet */
+    struct context *context; /* that the event dies with; NULL: not known yet */
     struct order_clock *clock;
 };
 
@@ -53,7 +54,7 @@ static size_t first_slot(const struct event_shard *shard, CUevent event)
     return (size_t)(mix(event) >> 24) & (shard->slots - 1);
 }
 
-/* The event's place, or the free one where it would be; the shard has slots. */
+/* The event's slot, or the free slot where it belongs. The shard has slots. */
 static struct program_event *find_place(struct event_shard *shard, CUevent event)
 {
     size_t i = first_slot(shard, event);
@@ -96,7 +97,7 @@ static struct program_event *add_event(struct event_shard *shard, CUevent event)
     return found;
 }
 
-/* Keeps the probe sequences whole: what follows moves up. */
+/* Moves later entries up, so that every probe sequence stays unbroken. */
 static void remove_event(struct event_shard *shard, struct program_event *gone)
 {
     size_t hole = (size_t)(gone - shard->events), mask = shard->slots - 1;
@@ -156,7 +157,7 @@ void program_event_recorded(struct pool *pool, CUevent event, uint64_t version,
     if (found && found->recording && --found->recording == 0) {
         found->valid = !found->contested && !found->unseen && found->version == version && mark &&
                        mark->stream && set_clock(found, mark);
-        /* What says nothing need not be remembered. */
+        /* An event that is not valid need not be in the table. */
         if (!found->valid && !found->unseen)
             remove_event(shard, found);
     }
@@ -179,7 +180,7 @@ void program_event_lost(struct pool *pool, CUevent event)
         found->version = ++shard->versions;
     }
     lock_give(&shard->lock);
-    /* There is no memory for that: it must not be believed later. */
+    /* Without memory for this the event would be trusted later, so none is from now on. */
     if (event && !found)
         program_events_lose(pool);
 }
@@ -202,8 +203,8 @@ static unsigned count_events_of(const struct event_shard *shard, const struct co
     return count;
 }
 
-/* Those that stay move to another table; where there is no memory for one, all do, and
- * say nothing. */
+/* Moves the other contexts' events to a new table. If there is no memory for one, all events stay
+ * where they are, and those of this context are not valid. */
 static void keep_others(struct event_shard *shard, const struct context *context)
 {
     lock_must_be_held(&shard->lock);

@@ -12,13 +12,14 @@
 #include "stream_hands.h"
 #include "stream_parts.h"
 
-/* So long somebody waits for parts that other threads are just taking home: nanoseconds. */
+/* How long a thread waits for parts that other threads are merging, in nanoseconds. */
 #define AWAIT_NANOSECONDS (UINT64_C(10) * 1000 * 1000)
 
-/* ---- going home ---- */
+/* ---- merging into segments ---- */
 
-/* Nothing uses it any more. The calling thread may have no context, or a dead one: in its own,
- * which may be about to end, or in another one of the device, which is pinned then. */
+/* Nothing uses the block any more. The calling thread may have no context, or a dead one. So the
+ * block is freed in its own context, which may be about to end. If that has ended, it is freed in
+ * another context of the device, which is pinned meanwhile. */
 static void free_plainly(struct pool *pool, const struct stream_block *whole)
 {
     struct context *own = whole->context, *context = own, *pinned = NULL;
@@ -58,7 +59,7 @@ void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUst
     mempool_move_end(streams_of(pool));
 }
 
-/* A part of a segment that is lost, counted nowhere. */
+/* The part's segment is lost. The part is counted nowhere. */
 static void forget(struct pool *pool, struct stream_block *part)
 {
     block_table_remove(&streams_of(pool)->blocks, block_address(&part->block), &part->block);
@@ -84,7 +85,7 @@ void stream_aside_take_home(struct pool *pool, struct stream_block *part)
         stream_aside_give(pool, whole, NULL);
 }
 
-/* ---- waiting ---- */
+/* ---- waiting for an event ---- */
 
 void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_event *event)
 {
@@ -109,8 +110,8 @@ void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_
     }
 }
 
-/* Its context's work has ended with it; but while it is not known whether the context ends, nothing
- * has, and nobody asks but who ends it. */
+/* A context that has ended has taken its work with it. While it is not known whether the context
+ * ends, the event counts as incomplete, and only the thread that ends the context queries it. */
 static bool is_over(struct pool *pool, const struct own_event *event, const struct context *ending)
 {
     bool pinned = context_pin(event->context, event->generation);
@@ -165,7 +166,7 @@ static void look_at_waiting(struct pool *pool, struct block *chain, const struct
 
 struct parts {
     size_t count, room;
-    struct stream_block **list; /* NULL: one that has been seen to */
+    struct stream_block **list; /* NULL: an entry that has been dealt with */
 };
 
 static bool add(struct parts *parts, struct stream_block *part)
@@ -182,7 +183,7 @@ static bool add(struct parts *parts, struct stream_block *part)
     return true;
 }
 
-/* What is pending on the stream, as far as there is memory for the list. */
+/* Takes the parts that are pending on the stream, as far as there is memory for the list. */
 static void take_pending_parts(struct stream *stream, const struct context *context,
                                struct parts *parts)
 {
@@ -200,7 +201,7 @@ static void take_pending_parts(struct stream *stream, const struct context *cont
     lock_give(&stream->lock);
 }
 
-/* What waits there for the context alone. */
+/* Takes the parts that wait on the stream for work of this context. */
 static void take_waiting_parts(struct stream *stream, const struct context *context,
                                struct parts *parts)
 {
@@ -234,7 +235,7 @@ static void put_back(struct pool *pool, struct stream_block *part)
     stream_block_has_a_place(stream);
 }
 
-/* All parts of the same segment have been seen to, since their records end with it. */
+/* Deals with all parts of the same segment at once, since their records end with the segment. */
 static void see_to_segment(struct parts *parts, size_t from, const struct shelf *home,
                            const struct block *head)
 {
@@ -243,7 +244,7 @@ static void see_to_segment(struct parts *parts, size_t from, const struct shelf 
         if (parts->list[i] && stream_part_home(parts->list[i]) == home &&
             stream_parts_head(parts->list[i]) == head) {
             stream_block_has_a_place(shelf_of(parts->list[i])->stream);
-            free(parts->list[i]->event); /* the driver's ends with its context */
+            free(parts->list[i]->event); /* the driver's event ends with its context */
             parts->list[i] = NULL;
         }
 }
@@ -287,7 +288,7 @@ struct block *stream_aside_collect(struct pool *pool, struct context *context)
     return chain;
 }
 
-/* ---- all of them ---- */
+/* ---- all parts ---- */
 
 static struct block *take_clean(struct stream *stream)
 {
@@ -315,8 +316,8 @@ bool stream_aside_has_any(const struct streams *streams, const struct device *de
     return false;
 }
 
-/* Parts that are on their way must not miss the end of their context, which waits for pins. False:
- * another thread ends it, and sees to its parts. */
+/* Pins the stream's context while its parts are in no list: the context's end waits for pins, so it
+ * misses none of them. False: another thread ends the context, and deals with its parts. */
 static bool visit(const struct stream *stream, const struct context *ending,
                   struct context **pinned)
 {

@@ -1,15 +1,15 @@
 /*
- * Parts that are away from their segments, until they go home (stream_parts.h); and segments that
- * the driver gets, since they must not stay.
+ * Parts that cannot be merged into their segments yet (stream_parts.h), and segments that must be
+ * released to the driver.
  *
- * Where a part is clean on a stream whose order is not its own's, it is put aside there
- * (stream->clean_parts): nobody gets it. A part that was freed where no stamp of a known stream
- * tells when that is over waits aside at its home, with an event of its own (stream->waiting): on a
- * stream that the pool does not serve, or not now, or in another context. Both go home whenever
- * what is pending is asked about (stream_settle), and before a request for which nothing else can
- * be cut.
+ * A part that was pending on a stream and becomes clean waits in the stream's clean_parts, where no
+ * request takes it. A part may be freed where no stamp of a known stream tells when it is clean: on
+ * a stream that the pool does not serve, or not now, or in another context. It waits in the list
+ * `waiting` of its segment's stream, with an event of its own. Both kinds are merged whenever
+ * pending memory is queried (stream_settle), and before a request for which nothing else can be
+ * cut.
  *
- * No lock is held by the callers.
+ * The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_STREAM_ASIDE_H
 #define CUDAPOOL_CORE_STREAM_ASIDE_H
@@ -21,32 +21,32 @@
 #include "stream_block.h"
 #include "streams.h"
 
-/* Whether any part of the device (NULL: all) is aside. */
+/* Whether any part of the device (NULL: of any) waits to be merged. */
 bool stream_aside_has_any(const struct streams *streams, const struct device *device);
 
-/* Everything there of which nothing is unfinished any more goes home. ending: the context that the
- * calling thread ends, or NULL; of others that are being ended nothing goes. */
+/* Merges every waiting part that nothing uses any more into its segment. ending: the context that
+ * the calling thread ends, or NULL. Parts of contexts that other threads are ending stay. */
 void stream_aside_go_home(struct pool *pool, const struct device *device,
                           const struct context *ending);
 
-/* Where other threads are just doing so: lets them come to an end, but waits for no one long. */
+/* If other threads are merging parts, waits for them to finish, but not for long. */
 void stream_aside_await_others(const struct streams *streams);
 
-/* A part that is counted nowhere and in no list, and that nothing uses any more, goes home. */
+/* Merges a part into its segment. The part is counted nowhere, in no list, and nothing uses it. */
 void stream_aside_take_home(struct pool *pool, struct stream_block *part);
 
-/* The same once this event is over, which is the part's from now on; one with no event of the
- * driver's is over when its context has ended. */
+/* Merges such a part once this event has completed. The event is the part's from now on. An event
+ * without one of the driver's completes when its context has ended. */
 void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_event *event);
 
-/* The context is about to end, and kept from others: the segments of its streams of which nothing
- * is live, though what is pending there, or waits for its work, may not be over. Chained through
- * links[LINK_HEAP].next, and away from their streams, for the driver to have them behind all of the
- * context's work. */
+/* The context is about to end, and kept from other threads. Returns the segments of its streams in
+ * which nothing is live. Their parts may be pending, or wait for the context's work. The segments
+ * are chained through links[LINK_HEAP].next and detached from their streams. The driver is to free
+ * them ordered after all of the context's work. */
 struct block *stream_aside_collect(struct pool *pool, struct context *context);
 
-/* A segment that must not stay, MERGED_LEAVES, goes to the driver: in the stream's order, or (NULL)
- * since nothing uses it any more. */
+/* Releases a segment that must not stay (MERGED_LEAVES) to the driver. handle: in this stream's
+ * order; NULL: nothing uses the segment any more. */
 void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUstream *handle);
 
 #endif

@@ -36,7 +36,7 @@ struct stream_block *stream_block_take(struct stream_block_records *records)
     return block;
 }
 
-/* Whoever does not own the record may be looking at its key and bytes. */
+/* Threads that do not own the record may be reading its key and bytes. */
 static void clear(struct block *block)
 {
     block_set(block, 0, BLOCK_UNUSED);

@@ -53,7 +53,8 @@ static bool is_worth_a_look(const struct choice *choice, const struct stream *st
     return bytes != 0 && bytes >= choice->at_least;
 }
 
-/* Of many streams a few that have something are enough, others each time. */
+/* A hasty choice looks at some of many streams, from another one on each time, until it has found a
+ * block. */
 static bool find_best(const struct choice *choice, struct best *best)
 {
     struct streams *streams = streams_of(choice->pool);
@@ -94,7 +95,7 @@ void choice_detach(struct pool *pool, struct stream *stream, struct block *found
     block_table_remove(&streams_of(pool)->blocks, block_address(found), found);
 }
 
-/* Puts it before the chain. */
+/* Prepends the block to the chain. */
 static struct block *take(struct pool *pool, struct stream *stream, struct block *found,
                           struct block *chain)
 {
@@ -105,7 +106,7 @@ static struct block *take(struct pool *pool, struct stream *stream, struct block
     return found;
 }
 
-/* Takes blocks of that stream like the best one, chained through their heap links. */
+/* Takes blocks of the best block's stream that are as good. Prepends them to the chain. */
 static struct block *take_like(const struct choice *choice, const struct best *best,
                                uint64_t wanted, struct block *chain, uint64_t *taken)
 {
@@ -132,7 +133,7 @@ struct block *choice_collect(const struct choice *choice, uint64_t wanted)
         uint64_t before = taken;
         chain = take_like(choice, &best, wanted, chain, &taken);
         if (taken == before)
-            break; /* another thread was faster */
+            break; /* another thread took it first */
     }
     return chain;
 }

@@ -8,8 +8,8 @@
 #include "stream_parts.h"
 #include "stream_reserve.h"
 
-/* Segments of a shelf may have this share of the device spare in all; with more, the driver is
- * asked for blocks alone. */
+/* The spare bytes of a shelf's segments may be this share of the device. Beyond it the driver is
+ * asked for single blocks. */
 #define SPARE_SHARE 64u
 
 struct stream_block *stream_cut_own(struct stream *stream, struct shelf *shelf,
@@ -17,7 +17,8 @@ struct stream_block *stream_cut_own(struct stream *stream, struct shelf *shelf,
 {
     lock_must_be_held(&stream->lock);
     struct stream_block *block = search_take_own(stream, bucket);
-    /* A guest that is handed out again bears a stamp that may not be over. */
+    /* A part of another stream's segment keeps its stamp when it is handed out again. Its earlier
+     * work may not have completed. */
     if (block && block_is_part(&block->block))
         counter_raise_to(&stream->spare_stamp, counter_get(&block->block.epoch));
     return block ? block : stream_parts_cut(shelf, bucket, anywhere);
@@ -39,7 +40,8 @@ bool stream_cut_for(const struct search *search, struct shelf *shelf, struct buc
     return block;
 }
 
-/* The oldest that is pending on the stream; 0: nothing is. */
+/* The oldest pending stamp of the stream, or else that of its spare memory; 0: nothing is pending.
+ */
 static uint64_t oldest_stamp(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
@@ -64,7 +66,7 @@ bool stream_cut_after_asking(const struct search *search, struct shelf *shelf,
     return (any || asked) && stream_cut_for(search, shelf, bucket, address, bytes, false);
 }
 
-/* ---- new ones ---- */
+/* ---- new segments ---- */
 
 static void aim(struct search *search, struct shelf *shelf, uint64_t bytes)
 {

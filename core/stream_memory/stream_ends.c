@@ -17,8 +17,8 @@
 
 /* ---- in each stream's order ---- */
 
-/* The stream as it can be named in this thread, if it is one of the context with something pending.
- */
+/* Whether the stream belongs to the choice's context, has pending blocks, and can be named in this
+ * thread. Sets *ref and *handle. */
 static bool can_be_named(const struct choice *choice, struct stream *stream, struct stream_ref *ref,
                          CUstream *handle)
 {
@@ -40,8 +40,8 @@ static bool may_be_capturing(const struct pool *pool, CUstream handle)
             status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-/* Each stream's pending blocks in its own order, as the program freed them: where no event can be
- * recorded over all of the context's work. */
+/* Releases each stream's pending blocks in the stream's own order, as the program freed them. Used
+ * where no event can be recorded over all of the context's work. */
 static void give_back_in_order(const struct choice *choice)
 {
     struct pool *pool = choice->pool;
@@ -64,8 +64,8 @@ static void give_back_in_order(const struct choice *choice)
 
 /* ---- after the context's work ---- */
 
-/* On the context's legacy stream: after all of its blocking streams', those included that nobody
- * can name any more. */
+/* Records an event on the context's legacy stream. It is ordered after the work of all blocking
+ * streams of the context, even of those that nobody can name any more. */
 static bool record_legacy(struct pool *pool, struct context *context, CUevent *event)
 {
     const struct driver *driver = pool->driver;
@@ -81,8 +81,8 @@ static bool record_legacy(struct pool *pool, struct context *context, CUevent *e
     return recorded;
 }
 
-/* On a driver without cuCtxRecordEvent, where the context is about to end: the driver would wait
- * for its work, too, but not where it is mistaken for the end. */
+/* For a driver without cuCtxRecordEvent, where the context is about to end. The driver would wait
+ * for the context's work too, but not if the context does not end after all. */
 static void wait_for_context(struct pool *pool, struct context *context)
 {
     CUevent event;
@@ -107,8 +107,8 @@ static void wait_for_context(struct pool *pool, struct context *context)
     order_free_marks(marks);
 }
 
-/* The context's work so far comes before what is given back now. Where the context itself ends, the
- * driver waits for its work next, and so may we. */
+/* Orders what is released now after the context's work so far. If the context itself ends, the
+ * driver waits for its work next, so this function may wait too. */
 static void release_all(struct pool *pool, struct context *context, const struct mempool *mempool,
                         enum eviction reason)
 {
@@ -139,7 +139,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
         leave_driver();
         return;
     }
-    /* Where only a memory pool ends, what is pending goes back when it is known to be over. */
+    /* If only a memory pool ends, its pending blocks are released once they are clean. */
     if (mempool)
         return;
     give_back_in_order(&choice);
@@ -166,8 +166,8 @@ void stream_ends_mempool(struct pool *pool, const struct mempool *mempool, uint6
     }
 }
 
-/* While captures go on no event can be recorded: what can be given back in its stream's order is,
- * and for the rest those events that there are are waited for, as the context's end would. */
+/* During captures no event can be recorded. So blocks are released in their streams' order where
+ * possible. For the others, the events that exist are waited for, as the context's end would. */
 void stream_ends_before(struct pool *pool, struct context *context)
 {
     uint64_t started = monotonic_now();
@@ -187,9 +187,10 @@ void stream_ends_context(struct pool *pool, struct context *context)
         release_all(pool, context, NULL, EVICTION_MEMORY);
 }
 
-/* ---- after its end ---- */
+/* ---- after the context's end ---- */
 
-/* Before the chain. Of a segment something may be left in the program's hands. */
+/* Prepends to the chain. A part is only detached: the program may still hold other parts of its
+ * segment. */
 static struct block *take_dead(struct pool *pool, struct stream *stream, struct block *found,
                                struct block *chain)
 {

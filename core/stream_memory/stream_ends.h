@@ -1,6 +1,6 @@
 /*
- * Memory pools and contexts that end: what was free in them goes back, or is forgotten. No lock is
- * held by the callers.
+ * Memory pools and contexts that end: their free blocks are released to the driver, or forgotten.
+ * The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_STREAM_ENDS_H
 #define CUDAPOOL_CORE_STREAM_ENDS_H
@@ -11,20 +11,20 @@
 #include "mempool.h"
 #include "streams.h"
 
-/* Gives back blocks of the memory pool: those known to be over, or, where it is about to be
- * destroyed and nothing will be allocated from it any more, all. */
+/* Releases clean blocks of the memory pool, up to so many bytes. all: the pool is about to be
+ * destroyed and nothing will be allocated from it any more, so all its free blocks are released. */
 void stream_ends_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes,
                          bool all);
 
-/* The context is about to end, and can still be asked about: the last moment to do so while
- * captures go on. */
+/* The context is about to end, and can still be queried. This is the last moment for that while
+ * captures are under way. */
 void stream_ends_before(struct pool *pool, struct context *context);
 
-/* It is kept from others now, and about to end: all of its streams' blocks go back, after its work.
- */
+/* The context is kept from other threads now, and about to end. Releases all blocks of its streams,
+ * ordered after its work. */
 void stream_ends_context(struct pool *pool, struct context *context);
 
-/* It has ended: what could not be given back is forgotten. */
+/* The context has ended. Forgets what could not be released. */
 void stream_ends_forget(struct pool *pool, struct context *context);
 
 #endif

@@ -10,7 +10,7 @@
 
 _Thread_local struct recent_streams recent_streams;
 
-/* ---- names, of streams that the driver does not number ---- */
+/* ---- names of streams that the driver does not number ---- */
 
 static bool has_name(const struct stream *stream, const struct stream_name *name)
 {
@@ -19,7 +19,7 @@ static bool has_name(const struct stream *stream, const struct stream_name *name
            stream->thread == name->thread;
 }
 
-/* Only of a created stream can it be told that the legacy stream and it do not order each other. */
+/* Only a created stream's flags can tell that the legacy stream and it do not order each other. */
 static bool is_ordered_by_others(struct pool *pool, CUstream handle)
 {
     unsigned int flags = 0;
@@ -98,7 +98,7 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream han
     return ref;
 }
 
-/* On a driver that has no numbers. */
+/* For a driver without stream numbers. */
 static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct context *current,
                                       bool make)
 {
@@ -126,7 +126,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
     return ref;
 }
 
-/* Neither is any thread's, nor any driver's number. */
+/* No thread has this id, and no stream of the driver's has such a number. */
 #define PLAIN_FREES_THREAD UINT64_MAX
 #define PLAIN_FREES_NUMBER (UINT64_C(1) << 62)
 

@@ -1,6 +1,6 @@
 /*
- * From a handle to the stream that it means, and from an address to its stream-ordered block: what
- * every call on stream-ordered memory begins with. No lock held.
+ * Finds the stream that a handle means, and the stream-ordered block at an address. Every call on
+ * stream-ordered memory begins with this. The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_STREAM_FIND_H
 #define CUDAPOOL_CORE_STREAM_FIND_H
@@ -11,7 +11,7 @@
 #include "stream_block.h"
 #include "streams.h"
 
-/* The record of stream-ordered memory at the address, or NULL. */
+/* The record of the stream-ordered block at the address, or NULL. */
 static inline struct stream_block *stream_block_at(const struct pool *pool, CUdeviceptr address)
 {
     return streams_of(pool) ? stream_block_find(&streams_of(pool)->blocks, address) : NULL;
@@ -19,9 +19,10 @@ static inline struct stream_block *stream_block_at(const struct pool *pool, CUde
 
 /* ---- what the calling thread has found ---- */
 
-/* What a thread has found lately: created streams by their handle, the others, whose handles mean
- * another stream in another context, by the driver's number. */
-#define STREAMS_RECENT 64u /* as stream_recent_place has it */
+/* The streams that a thread has found lately. Created streams are found by their handle. The
+ * others, whose handles mean another stream in another context, are found by the driver's number.
+ */
+#define STREAMS_RECENT 64u /* places that stream_recent_place returns */
 
 struct recent_stream {
     uint64_t key;
@@ -40,7 +41,7 @@ static inline uint64_t stream_key(CUstream handle, uint64_t id)
     return stream_is_created(handle) ? (uint64_t)(uintptr_t)handle : id | UINT64_C(1) << 63;
 }
 
-/* Fibonacci hashing: handles are addresses of the driver's. */
+/* Fibonacci hashing, since handles are addresses in the driver. */
 static inline unsigned stream_recent_place(uint64_t key)
 {
     return (unsigned)(key * UINT64_C(0x9E3779B97F4A7C15) >> 58);
@@ -48,11 +49,11 @@ static inline unsigned stream_recent_place(uint64_t key)
 
 /* ---- from a handle to its stream ---- */
 
-/* The stream with that number, which the handle means here, found whichever thread has found it
- * before; and the calling one remembers it. No lock needed. */
+/* The stream with this number, which handle means here, whichever thread has found it first. The
+ * calling thread remembers it. No lock needed. */
 struct stream_ref stream_look_up(struct pool *pool, CUstream handle, uint64_t id);
 
-/* What stream_find does where the thread has not found that stream lately. */
+/* Does what stream_find does if the thread has not found the stream lately. */
 struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool make);
 
 static inline CUstream stream_spelled_out(CUstream handle)
@@ -60,12 +61,12 @@ static inline CUstream stream_spelled_out(CUstream handle)
     return handle ? handle : CU_STREAM_LEGACY;
 }
 
-/* The stream that the handle means in this thread, by the driver's number, where the thread has
- * found any stream before; it may have ended since. Else none. */
+/* Returns the stream that the handle means in this thread, by the number that the driver tells. The
+ * stream may have ended since it was found. None if the thread has not found any stream before. */
 static inline struct stream_ref stream_ask(struct pool *pool, CUstream handle)
 {
     unsigned long long id = 0;
-    /* Only where the driver has numbers are streams remembered. */
+    /* Streams are only remembered if the driver has numbers. */
     if (recent_streams.pool == pool &&
         pool->driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS) {
         const struct recent_stream *found =
@@ -76,13 +77,13 @@ static inline struct stream_ref stream_ask(struct pool *pool, CUstream handle)
     return (struct stream_ref){NULL, 0};
 }
 
-/* The same without asking the driver, of a created stream that the thread has found lately, else
- * none: one that was destroyed past the hooks, and whose handle another has now, is still found.
- * For frees of what was allocated on that very stream: then nothing will be allocated on it any
- * more. */
+/* Finds a created stream that the thread has found lately, without asking the driver; otherwise
+ * none. A stream that was destroyed past the hooks is still found when another stream has its
+ * handle. So only frees of blocks that were allocated on this very stream may use it: nothing will
+ * be allocated on a destroyed stream. */
 static inline struct stream_ref stream_recall(const struct pool *pool, CUstream handle)
 {
-    /* As a key, a handle that is no created stream's has a bit besides, and is not found. */
+    /* The key of a stream that was not created has one bit more, so such a handle is not found. */
     uint64_t key = (uint64_t)(uintptr_t)handle;
     const struct recent_stream *found = &recent_streams.streams[stream_recent_place(key)];
     return __builtin_expect(recent_streams.pool == pool && found->key == key, 1)
@@ -90,30 +91,33 @@ static inline struct stream_ref stream_recall(const struct pool *pool, CUstream 
                : (struct stream_ref){NULL, 0};
 }
 
-/* The stream that the handle means in this thread, made known if it was not and make says so. None
- * where the driver knows of none, or it cannot be served. No lock held. */
+/* The stream that the handle means in this thread. make: makes the stream known if it was not. None
+ * if the driver knows no such stream, or the pool cannot serve it. No lock held. */
 static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
 {
     struct stream_ref ref = stream_ask(pool, handle);
     if (ref.stream && stream_id(streams_of(pool), ref.stream) == ref.id)
         return ref;
-    /* Asked by number, all threads' streams have been looked through; but not where the thread
-     * remembers a record that has become another's: it may be known in another one again. */
+    /* stream_ask has looked through the streams that all threads have found. But if the thread
+     * remembered a record that serves another stream now, the stream may be known in another
+     * record. */
     if (!make && recent_streams.pool == pool)
         return ref.stream ? stream_look_up(pool, handle, ref.id) : (struct stream_ref){NULL, 0};
     return stream_find_slowly(pool, handle, make);
 }
 
-/* The same where captures may be going on: none where one may have the stream, since asking for its
- * number would spoil the capture. The driver is asked nothing but whether one has it. */
+/* Does what stream_find does while captures may be under way. None if a capture may have the
+ * stream, because asking for its number would invalidate the capture. The driver is only asked
+ * whether a capture has the stream. */
 struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make);
 
-/* The context that the work of a stream is in, by its handle in a thread with that current context;
- * NULL where the pool does not know it. */
+/* The context that a stream's work is in, from its handle in a thread with this current context.
+ * NULL: the pool does not know that context. */
 struct context *stream_context_of(struct pool *pool, CUstream handle, struct context *current);
 
-/* What the program frees plainly lies in no stream of its own, but in one that stands for all of
- * the context's work: nothing is allocated on it, and nobody can name it. No lock held. */
+/* The record that holds the blocks that the program freed by cuMemFree in this context. It stands
+ * for all of the context's work: nothing is allocated on it, and nobody can name it. No lock held.
+ */
 struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context);
 
 #endif

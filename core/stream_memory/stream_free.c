@@ -25,9 +25,9 @@
 
 /* ---- frees in a stream's order ---- */
 
-/* A free on another stream than that of the allocation, or one that puts something into the stream.
- * The stamp is taken, and the block away. False: the driver frees it, and is itself the operation
- * that others wait for. */
+/* A free on another stream than the allocation's, or one that puts something into the stream. The
+ * stamp is taken, and the block is detached. False: the driver frees the block, and its free is the
+ * operation that others wait for. */
 static bool free_slowly(struct pool *pool, struct stream_block *block, struct stream_ref ref,
                         CUstream handle, uint64_t stamp, struct stream_put put)
 {
@@ -38,8 +38,8 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     if (moved)
         stream_block_leave_shelf(block);
     lock_take(&stream->lock, LOCK_STREAM);
-    /* The context may have begun to end since: what comes to lie here now is given back by nobody.
-     */
+    /* The context may have begun to end meanwhile. Nobody would release a block that is put here
+     * now. */
     bool stays = may && stream_is(ref) && shelf_may_keep(stream, block) &&
                  (event || !put.marker || !own_events_capture_is_coming(pool));
     struct shelf *shelf = stays ? shelf_get(pool, stream, block->mempool) : NULL;
@@ -51,7 +51,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
         own_event_drop(stream, event);
     own_events_settle(stream);
     shelf_set_unchecked(stream);
-    /* Where nothing can be put there, not each free tries again. */
+    /* If no event can be recorded, not every free tries again. */
     if (put.event && !event && !put.marker)
         shelf_put_off_check(stream);
     struct context *context = stays ? stream->context : NULL;
@@ -76,7 +76,7 @@ static bool free_whole_in_order(struct pool *pool, struct stream_block *block,
             lock_give(&stream->lock);
             return false;
         }
-        /* Another stream's bucket is looked at later. */
+        /* If the block moves to another stream's bucket, free_slowly checks that bucket. */
         if (shelf_is_within_cap(stream, block) &&
             (shelf_of(block)->stream != stream || !shelf_is_full(pool, block->block.bucket)))
             break;
@@ -111,11 +111,11 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
     return free_whole_in_order(pool, block, ref, handle);
 }
 
-/* ---- the same with nothing but a marker ---- */
+/* ---- frees that need nothing but a marker ---- */
 
-/* What else the slow way sees to: an event of its own, which is due wherever memory is short, since
- * nothing else may put one there; now and then, how much may be pending without one; frees that are
- * the driver's. */
+/* Everything else is left to the slow path: an own event, which is due wherever memory is short,
+ * since nothing else may put one there; now and then, a check of how much may be pending without an
+ * event; and frees that are left to the driver. */
 static bool needs_only_a_marker(const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -143,7 +143,7 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
     bool recorded = own_event_mark_by(pool, marker, handle);
     lock_take(&stream->lock, LOCK_STREAM);
     own_events_drop_marker(stream, marker, false);
-    /* Else it is the program's again, and is freed in the slow way. */
+    /* Otherwise the block is the program's again, and the slow path frees it. */
     bool stays = recorded && stream_is(ref) && shelf_may_keep(stream, block) &&
                  !own_events_capture_is_coming(pool);
     if (stays) {
@@ -152,7 +152,7 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
     } else {
         atomic_store_explicit(&block->held_at, address, memory_order_release);
     }
-    /* Due where the housekeeper has ended meanwhile, which saw nothing free. */
+    /* The look is due if the housekeeper has ended meanwhile because it saw nothing free. */
     bool look = stays && (shelf_look_is_due(stream) || bytes >= HOUSEKEEPER_MUCH);
     lock_give(&stream->lock);
     if (look)
@@ -162,8 +162,9 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
 
 /* ---- plain frees ---- */
 
-/* What was handed out by the stream record's former owner carries a stamp of his: that later ones
- * of the same record are over says nothing of it, since his work goes on beside the new owner's. */
+/* A block handed out for the record's former stream carries a stamp of that stream. Later stamps of
+ * the record that have completed say nothing about it, because the former stream's work runs beside
+ * the new one's. */
 static bool last_free_is_over(const struct stream_block *block)
 {
     struct stream *stream = shelf_of(block)->stream;
@@ -176,8 +177,8 @@ static bool last_free_is_over(const struct stream_block *block)
     return over;
 }
 
-/* The context is pinned. The event is not the block's: no stream is made to wait for all of its
- * context's work. */
+/* The context is pinned. The event is not stored in the block, so that no stream is made to wait
+ * for all of its context's work. */
 static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref,
                             struct plain_free *free)
 {
@@ -189,8 +190,8 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     struct own_event *event = own_event_record_context(pool, stream, stamp);
     stream_block_leave_shelf(block);
     lock_take(&stream->lock, LOCK_STREAM);
-    /* Without an event it would lie there for long. The driver's own free relies on the program to
-     * have waited for all uses. A part has no other place. */
+    /* Without an event the block would be pending for long, while the driver's own free relies on
+     * the program to have waited for all uses. A part has no other place. */
     bool may =
         stream_is(ref) && (block_is_part(&block->block) ? shelf_may_keep_part(stream, block)
                                                         : event && shelf_may_keep(stream, block));
@@ -253,7 +254,7 @@ CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part)
     return stream_part_free_unknown(pool, part);
 }
 
-/* ---- frees of the driver's ---- */
+/* ---- frees by the driver ---- */
 
 CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
                                stream_release *release, const void *argument)
@@ -273,12 +274,12 @@ CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
         stream_block_came_back(pool, block);
     }
     mempool_move_end(streams_of(pool));
-    /* The driver's memory pool may keep it, which only the housekeeper gives to others. */
+    /* The driver's memory pool may keep the memory. Only the housekeeper releases it to others. */
     housekeeper_look(pool, 0);
     return result;
 }
 
-/* The driver knows nothing of the block's last free in a stream's order. */
+/* The driver does not know of the block's last free in a stream's order. */
 static CUresult call_plain_free(struct pool *pool, const struct stream_block *block,
                                 const void *argument)
 {
@@ -328,13 +329,14 @@ CUresult stream_free_by_plain_call(struct pool *pool, struct stream_block *block
 
 /* ---- late frees ---- */
 
-/* What the driver has not taken counts as the program's again, which has freed it. */
+/* If the driver has refused, the block counts as the program's again. The program has freed it, so
+ * it is claimed once more. */
 static bool is_rid_of(struct stream_block *block, CUdeviceptr address, CUresult result)
 {
     return result == CUDA_SUCCESS || !stream_block_claim(block, address);
 }
 
-/* The program has waited for nothing: what it did before may go on. */
+/* The program has waited for nothing: its earlier work may still be running. */
 static bool free_unwaited(struct pool *pool, struct stream_block *block)
 {
     struct plain_free free;
@@ -354,7 +356,7 @@ static bool free_unwaited(struct pool *pool, struct stream_block *block)
 bool stream_free_late(struct pool *pool, CUdeviceptr address, uint64_t generation)
 {
     struct stream_block *block = stream_block_at(pool, address);
-    /* The driver may have given the address out anew. */
+    /* The driver may have given out the address again. */
     if (!block || atomic_load_explicit(&block->generation, memory_order_relaxed) != generation)
         return true;
     if (context_generation(block->context) == block->context_generation)
@@ -363,6 +365,6 @@ bool stream_free_late(struct pool *pool, CUdeviceptr address, uint64_t generatio
         stream_part_free_of_dead(pool, block);
         return true;
     }
-    /* It outlives its context, but no work does. */
+    /* The block outlives its context, but no work of the context does. */
     return is_rid_of(block, address, stream_free_by_driver(pool, block, call_free_of_dead, NULL));
 }

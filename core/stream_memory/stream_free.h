@@ -1,6 +1,6 @@
 /*
- * Freeing on a stream: what the free puts into it, and whether the block stays. stream_heap.h says
- * when it does. No lock is held by the callers.
+ * Freeing on a stream: what the free puts into the stream, and whether the block is cached.
+ * stream_heap.h says when. The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_STREAM_FREE_H
 #define CUDAPOOL_CORE_STREAM_FREE_H
@@ -11,48 +11,52 @@
 #include "stream_block.h"
 #include "streams.h"
 
-/* cuMemFreeAsync of a claimed block. False: it is now in nobody's hands but the caller's, who lets
- * the driver free it and calls stream_block_left or stream_block_came_back. */
+/* cuMemFreeAsync of a claimed block. False: the block belongs to the caller alone. The caller lets
+ * the driver free it and then calls stream_block_left or stream_block_came_back. */
 bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct stream_ref ref,
                           CUstream handle);
 
-/* cuMemFreeAsync of a block that lies in that shelf, of a stream that others order, where nothing
- * has to be seen to but that the marker comes behind it. The stream's lock is held, and is given.
- * False: nothing was done. */
+/* cuMemFreeAsync of a block that this shelf counts, on a stream that others order, if nothing but
+ * the marker is needed after the free. The caller holds the stream's lock, and the function
+ * releases it. False: nothing was done. */
 bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stream_block *block,
                              CUdeviceptr address, CUstream handle);
 
-/* cuMemFree of a claimed block, in its context, while no captures go on. The driver has seen
- * neither the last free in a stream's order nor the allocation since: where that free is not known
- * to be over, the block stays until all of the context's work is. False: the driver may have it; if
- * *behind is set, which the caller then uses, only behind that event. */
+/* cuMemFree of a claimed block, in its context, while no captures are under way. The driver has
+ * seen neither the block's last free in a stream's order nor the allocation since. Unless that free
+ * is known to have completed, the block stays until all of the context's work has. False: the
+ * driver may free it. If free->behind is set, it may do so only ordered after that event, which the
+ * caller then uses. */
 struct plain_free {
     struct stream *stream;
     struct own_event *behind;
 };
 bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct plain_free *free);
 
-/* The same of a part (stream_part_free.h), in any case: until all of the context's work is over. An
- * error, as the driver would say: the part is the program's again. */
+/* cuMemFree of a part (stream_part_free.h), which stays until all of the context's work has
+ * completed. An error, as the driver would report it: the part is the program's again. */
 CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part);
 
-/* The same where the program has waited for nothing: all that its context has to do may use the
- * block. False: the driver may have it behind the event, and not without one. */
+/* Like stream_free_plainly, but the program has waited for nothing: any work of the context may
+ * still use the block. False: the driver may free it ordered after the event free->behind, and not
+ * without one. */
 bool stream_free_behind_all(struct pool *pool, struct stream_block *block, struct plain_free *free);
 
-/* Lets the driver free a claimed block by this call. */
+/* Lets the driver free a claimed block by calling release. */
 typedef CUresult stream_release(struct pool *pool, const struct stream_block *block,
                                 const void *argument);
 CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
                                stream_release *release, const void *argument);
 
-/* The same by cuMemFree, or behind the event of stream_free_plainly, which is used up. */
+/* Lets the driver free a claimed block by cuMemFree, or ordered after the event of
+ * stream_free_plainly, which is dropped. */
 CUresult stream_free_by_plain_call(struct pool *pool, struct stream_block *block,
                                    const struct plain_free *free);
 
-/* The free, which nobody has waited for, of what a thread has claimed long ago in the block's life
- * with this generation; no capture goes on. The block stays until all that its context has to do is
- * over, or goes to the driver behind that. False: there is no event to stand for that, now. */
+/* Ends a free that nobody has waited for. A thread has claimed the block earlier, while it had this
+ * generation. No capture is under way. The block stays until all of its context's work has
+ * completed, or is released to the driver ordered after that work. False: no event for that can be
+ * had now. */
 bool stream_free_late(struct pool *pool, CUdeviceptr address, uint64_t generation);
 
 #endif

@@ -54,7 +54,7 @@ CUresult stream_block_free_plainly(const struct driver *driver, const struct str
     return result;
 }
 
-/* From what is used to what was freed, in one step. */
+/* Moves the bytes from used_bytes to plainly_freed under one lock. */
 uint64_t stream_block_begin_plain_free(struct pool *pool, struct stream_block *block,
                                        struct shelf **counted)
 {
@@ -85,7 +85,7 @@ void stream_block_plain_free_failed(struct stream_block *block, struct shelf *co
     lock_give(&counted->stream->lock);
 }
 
-/* ---- blocks that leave ---- */
+/* ---- blocks that leave the pool ---- */
 
 void stream_block_leave(struct pool *pool, struct stream_block *block)
 {
@@ -122,7 +122,7 @@ void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t n
     forget_left(pool, block);
 }
 
-/* The same without the driver. */
+/* Like stream_block_left, for a block that no driver call of the pool's has freed. */
 static void lose(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
@@ -146,7 +146,7 @@ void stream_block_gone(struct pool *pool, struct stream_block *block)
     forget_left(pool, block);
 }
 
-/* ---- addresses that are another's ---- */
+/* ---- addresses that the driver has given out again ---- */
 
 static bool forget_held(struct pool *pool, struct stream_block *block, CUdeviceptr address)
 {
@@ -161,11 +161,12 @@ static bool forget_held(struct pool *pool, struct stream_block *block, CUdevicep
 bool stream_block_let_go(struct pool *pool, CUdeviceptr address)
 {
     struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
-    /* The driver could not free a part; so it stays the program's. */
+    /* The driver could not free a part, so the program still holds it. */
     return !block || (!block_is_part(&block->block) && forget_held(pool, block, address));
 }
 
-/* A block that is free with us was freed behind our back, since the driver gave it out again. */
+/* The pool has the block as free, but the driver gave the address out again: so somebody freed it
+ * past the pool. */
 static void forget_stale(struct pool *pool, struct stream_block *block, CUdeviceptr address)
 {
     struct shelf *shelf = shelf_of(block);
@@ -185,7 +186,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
         stream_block_gone(pool, block);
 }
 
-/* The record is of a segment: the driver had it back. */
+/* Somebody freed the segment of this record past the pool. */
 static void lose_segment(struct pool *pool, struct stream_block *record)
 {
     struct shelf *home = stream_part_home(record);

@@ -1,6 +1,6 @@
 /*
- * Blocks that change hands: taken from the program, given to the driver, forgotten. See
- * stream_block.h. No lock is held by the callers.
+ * Stream-ordered blocks that change owner: claimed from the program, freed by the driver, or
+ * forgotten. stream_block.h names the possible owners of a record. No lock is held by the callers.
  */
 #ifndef CUDAPOOL_CORE_STREAM_HANDS_H
 #define CUDAPOOL_CORE_STREAM_HANDS_H
@@ -12,36 +12,44 @@
 #include "stream_block.h"
 #include "streams.h"
 
-/* Takes a block out of the program's hands: true for one thread, and only while the program holds
- * it at this address. */
+/* Claims a block: the program no longer holds it, and only the calling thread may dispose of it.
+ * True for one thread, and only while the program holds the block at this address. */
 bool stream_block_claim(struct stream_block *block, CUdeviceptr address);
 
-/* A claimed block leaves the counts of the shelf that it was handed out from, in whose name it
- * stays; and comes back to them, still claimed. */
+/* stream_block_leave_shelf takes a claimed block out of the counts of its shelf. The block's shelf
+ * field stays. stream_block_return_to_shelf counts the block there again; it is still claimed. */
 void stream_block_leave_shelf(struct stream_block *block);
 void stream_block_return_to_shelf(struct stream_block *block);
 
-/* A claimed block leaves the table, for the driver to free it; then it was freed, or it was not and
- * is the program's again. nanoseconds: what the driver's free has taken. */
+/* stream_block_leave takes a claimed block out of the table, so that the driver can free it. The
+ * caller then calls stream_block_left if the driver has freed the block, and stream_block_came_back
+ * if it has not. In the latter case the program holds the block again. nanoseconds: the duration of
+ * the driver's free. */
 void stream_block_leave(struct pool *pool, struct stream_block *block);
 void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds);
 void stream_block_came_back(struct pool *pool, struct stream_block *block);
 
-/* The driver's cuMemFree, after which it goes on counting the block as used. */
+/* Frees the block by the driver's cuMemFree. The driver goes on counting such a block as used, so
+ * its bytes are added to mempool->stays. */
 CUresult stream_block_free_plainly(const struct driver *driver, const struct stream_block *block);
 
-/* The program is about to free a claimed block by cuMemFree: in what the program is told its bytes
- * stay, as the driver has it. They are returned; and where the free fails, it holds them again. */
+/* Called before the program's cuMemFree of a claimed block is carried out. The driver goes on
+ * reporting such bytes as used, so the block's requested bytes move from used_bytes to
+ * plainly_freed. Returns these bytes, and their shelf in *counted. If the free fails,
+ * stream_block_plain_free_failed moves them back. */
 uint64_t stream_block_begin_plain_free(struct pool *pool, struct stream_block *block,
                                        struct shelf **counted);
 void stream_block_plain_free_failed(struct stream_block *block, struct shelf *counted,
                                     uint64_t asked);
 
-/* A block that was taken off a shelf has gone back to the driver. */
+/* The driver has freed a block that had been taken off its shelf: subtracts its bytes from the
+ * totals and recycles its record. */
 void stream_block_gone(struct pool *pool, struct stream_block *block);
 
-/* The driver has just given this address out, or someone frees it past the pool: forgets a live
- * block there. False where the block is free, and so nobody's to free. */
+/* stream_block_let_go: someone frees this address past the pool. Forgets a live block there. False
+ * where the block is free, so that nobody may free it, and for a part, which the driver can't free.
+ * stream_block_forget_address: the driver has just given the address out. Forgets whatever the pool
+ * has there. */
 bool stream_block_let_go(struct pool *pool, CUdeviceptr address);
 void stream_block_forget_address(struct pool *pool, CUdeviceptr address);
 

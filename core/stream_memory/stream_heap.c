@@ -6,7 +6,7 @@
 #include "stream_search.h"
 #include "stream_shelf.h"
 
-/* What the stream's own order does not give at once. */
+/* For a request that no block in the stream's own order serves. */
 static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream handle,
                             struct shelf *shelf, struct bucket *bucket, CUdeviceptr *address,
                             size_t bytes, CUresult *result)
@@ -32,7 +32,7 @@ static bool allocate_slowly(struct pool *pool, struct stream_ref ref, CUstream h
         *address = stream_adopt(&search, shelf, bucket, block, bytes, hit);
     else
         *result = stream_miss(pool, shelf, bucket, address, bytes, &search);
-    /* What is wrong beside want of memory the driver shall say of the program's own call. */
+    /* Any other error than out of memory the driver must report for the program's own call. */
     return *result == CUDA_SUCCESS || *result == CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -66,7 +66,8 @@ bool stream_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes, stru
     return true;
 }
 
-/* Made by the first such request; of two threads' that make it at once, one stays unused. */
+/* The first such request makes the counters. If two threads make them at once, one set stays
+ * unused. */
 static struct bucket_counters *counters_of_passed_by(struct pool *pool, const struct device *device)
 {
     _Atomic(struct bucket_counters *) *place = &stream_device(device)->passed_by;

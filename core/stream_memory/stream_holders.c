@@ -2,7 +2,8 @@
 
 #include "core/base/lines.h"
 
-/* Sizes are multiples of large powers of two, records lie at multiples of their size. */
+/* Fibonacci hashing, since the low bits of the key tell little. Sizes are multiples of large powers
+ * of two, and records lie at multiples of their size. */
 static unsigned hash_of(const void *of, uint64_t bytes)
 {
     uint64_t key = bytes + (uint64_t)(uintptr_t)of;
@@ -27,8 +28,8 @@ static struct stream_holders *make(const void *of, uint64_t bytes)
     return made;
 }
 
-/* A new one comes first of its hash, and only where that is the one that was looked through from:
- * so nobody else has made the same meanwhile. */
+/* A new set is put first in its list, and only if the list still begins with the set where the
+ * search began. So no other thread has made the same set meanwhile. */
 struct stream_holders *stream_holders_get(struct streams *streams, const void *of, uint64_t bytes)
 {
     _Atomic(struct stream_holders *) *list = &streams->holders[hash_of(of, bytes)];
@@ -44,7 +45,7 @@ struct stream_holders *stream_holders_get(struct streams *streams, const void *o
         if (!made)
             return NULL;
         made->next = first;
-        /* The release pairs with the acquire of whoever finds it. */
+        /* The release pairs with the acquire loads of the list's first set, above. */
         if (atomic_compare_exchange_weak_explicit(list, &first, made, memory_order_acq_rel,
                                                   memory_order_acquire))
             return made;

@@ -1,16 +1,16 @@
 /*
- * Which streams may have free blocks of one memory pool and size: a bit for each, so that a look
- * for such a block visits no others, however many streams there are.
+ * Which streams may have free blocks of one memory pool and size: one bit for each stream. A search
+ * for such a block visits only streams whose bit is set, however many streams there are.
  *
- * A stream's bit is set before its bucket has a free block, and stays when the bucket is empty,
- * until somebody's look finds it so: a stream that takes what it has just freed changes nothing
- * here. Bits are set and taken back under the stream's lock (shelf_list_bucket,
- * shelf_unlist_if_empty), and read with no lock at all: who has been told of a free finds its bit,
- * and looks under the lock whether there still is something.
+ * A stream's bit is set before its bucket gets a free block. It stays set when the bucket runs
+ * empty, until a search finds the bucket empty. So a stream that reuses what it has just freed
+ * changes nothing here. Bits are set and cleared under the stream's lock (shelf_list_bucket,
+ * shelf_unlist_if_empty) and read without any lock. A thread that knows of a free finds the bit
+ * set, and checks under the lock that a block is still there.
  *
- * Sets are made once and never end. Their key is the memory pool's record, as it is the shelf's:
- * where that becomes another pool's, so do the buckets. What all streams of a device have of a size
- * is summed up in one whose key is the device.
+ * Sets are made once and never freed. The key of a set is the memory pool's record and a size. If
+ * the record becomes that of another memory pool, its shelves and buckets do too. A set whose key
+ * is a device sums up what all streams of the device have of a size.
  */
 #ifndef CUDAPOOL_CORE_STREAM_HOLDERS_H
 #define CUDAPOOL_CORE_STREAM_HOLDERS_H
@@ -21,23 +21,24 @@
 #include "streams.h"
 
 struct stream_holders {
-    _Alignas(STREAM_APART) _Atomic uint64_t bits[STREAMS_MAX / 64]; /* the release of who sets one
-                                                pairs with the acquire of who finds it: then the
-                                                stream is in the list */
+    /* The release of the thread that sets a bit pairs with the acquire in stream_holders_next,
+     * after which the stream is found in the list. */
+    _Alignas(STREAM_APART) _Atomic uint64_t bits[STREAMS_MAX / 64];
     const void *of; /* struct mempool, or struct stream_device */
     uint64_t bytes;
-    /* Of a device: bytes of all its blocks of the size, and of those in the program's hands as far
-     * as shelves have counted them; and the counters that have the peaks of all. Relaxed. */
+    /* Only where the key is a device: bytes of all its blocks of the size, and bytes of those that
+     * the program holds, as far as shelves have counted them. peaks: the counters that hold the
+     * peaks of all streams. Relaxed. */
     _Atomic uint64_t reserved_bytes, live_bytes;
     _Atomic(struct bucket_counters *) peaks;
-    struct stream_holders *next; /* of the same hash; written before it is listed */
+    struct stream_holders *next; /* of the same hash; written before this set is listed */
 };
 
-/* The set of that memory pool, or device, and size, made if there was none; NULL where memory is
- * short. No lock needed. */
+/* Returns the set of this memory pool, or device, and size, and makes it if there was none. NULL
+ * where memory is short. No lock needed. */
 struct stream_holders *stream_holders_get(struct streams *streams, const void *of, uint64_t bytes);
 
-/* The stream's lock is held. */
+/* stream_holders_add and stream_holders_remove: the stream's lock is held. */
 static inline void stream_holders_add(struct stream_holders *holders, const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -53,7 +54,7 @@ static inline void stream_holders_remove(struct stream_holders *holders,
                               ~(UINT64_C(1) << stream->index % 64), memory_order_relaxed);
 }
 
-/* The place in the list of the next holder from there on; STREAMS_MAX: there is none. */
+/* The index of the first holder at or after this one; STREAMS_MAX: there is none. */
 static inline unsigned stream_holders_next(const struct stream_holders *holders, unsigned from)
 {
     for (unsigned i = from; i < STREAMS_MAX; i = (i / 64 + 1) * 64) {
@@ -65,8 +66,8 @@ static inline unsigned stream_holders_next(const struct stream_holders *holders,
     return STREAMS_MAX;
 }
 
-/* The same in a circle: how far behind that place, and no nearer than so far. STREAMS_MAX: nowhere.
- */
+/* The distance from place to the next holder, where indexes wrap around, if it is at_least or more.
+ * STREAMS_MAX: there is none. */
 static inline unsigned stream_holders_behind(const struct stream_holders *holders, unsigned place,
                                              unsigned at_least)
 {

@@ -1,5 +1,6 @@
 /*
- * Stream-ordered memory (cuMemAllocAsync) as a kind of memory: what contexts tell it.
+ * Stream-ordered memory (cuMemAllocAsync) as a kind of memory: the functions of struct kind, which
+ * contexts, the reclaim of memory and the housekeeper call.
  */
 #include "stream_memory.h"
 #include "stream_hands.h"
@@ -62,7 +63,7 @@ static bool made_device(struct pool *pool, struct device *device)
     struct stream_device *made = stream_device(device);
     bucket_settings_resolve(&settings->buckets, device->total_bytes, &made->classes);
     made->cached_cap = byte_size_resolve(&settings->caps.cached, device->total_bytes);
-    /* What is spare in segments serves all sizes. */
+    /* Spare memory in segments serves all sizes, so no floor is needed. */
     if (settings->buckets.policy != BUCKETS_SPLIT)
         made->reserve_floor = byte_size_resolve(&settings->reserve_floor, device->total_bytes);
     made->counters = figures_kind(&pool->figures, KIND_STREAM_ORDERED, device->ordinal);
@@ -118,7 +119,7 @@ static uint64_t give_back(struct pool *pool, struct device *device, uint64_t byt
     return stream_release_clean(pool, device, bytes, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
 }
 
-/* Not again so soon, unless something has come or gone since. */
+/* Whether some time has passed since the last look, or the pending bytes have changed since. */
 static bool look_is_due(struct stream_device *of_device, uint64_t pending)
 {
     return fresh_bytes(&of_device->looked_at, pending) ||
@@ -132,8 +133,8 @@ static void note_look(struct stream_device *of_device, uint64_t pending)
                           memory_order_relaxed);
 }
 
-/* What streams have freed is not waited for: the device only gets the time to tell of work that is
- * over. */
+/* Does not wait for all that streams have freed. It only gives the device time to tell of work that
+ * has completed. */
 static bool wait_for_the_rest(struct pool *pool, struct device *device,
                               const struct reclaim *progress)
 {
@@ -153,12 +154,12 @@ static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes
 {
     stream_settle(pool, device);
     uint64_t released = stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
-    /* What streams give back is first in the driver's own pool. */
+    /* Blocks that streams release go to the driver's own memory pools first. */
     if (streams_of(pool))
         mempool_trim_ours(pool);
     bool any;
     uint64_t unserved = mempool_empty_unserved(pool, !device, &any);
-    /* What a managed pool gives back is no device's for certain. */
+    /* Memory that a managed pool releases may not have been the device's. */
     return device ? released : released + unserved;
 }
 
@@ -180,7 +181,7 @@ static void fence_the_rest(struct pool *pool, struct device *device)
         own_events_record_for_device(pool, device, false);
 }
 
-/* Not what is spare in segments, which is no block of the driver's. */
+/* Without spare memory in segments, which is no block of the driver's. */
 static uint64_t returnable(struct pool *pool, struct device *device)
 {
     return stream_sum(pool, device).cached;

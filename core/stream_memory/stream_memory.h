@@ -1,5 +1,6 @@
 /*
- * Stream-ordered memory as a kind of memory, see kind.h.
+ * Stream-ordered memory (cuMemAllocAsync) as a kind of memory: the functions of struct kind
+ * (kind.h).
  */
 #ifndef CUDAPOOL_CORE_STREAM_MEMORY_H
 #define CUDAPOOL_CORE_STREAM_MEMORY_H

@@ -17,7 +17,7 @@
 #include "stream_reserve.h"
 #include "stream_settle.h"
 
-/* The stamp of a live block's last free was another stream's, and may not be over. */
+/* Stamp of a live block that was taken from another stream, whose work may still use it. */
 #define STAMP_OF_ANOTHER UINT64_MAX
 
 /* ---- asking the driver ---- */
@@ -40,8 +40,8 @@ static CUresult ask_driver(struct miss *miss)
     return result;
 }
 
-/* What was freed meanwhile is as good; and where the driver has none, the other sort of segments.
- */
+/* Cuts the request out of memory that was freed meanwhile. anywhere: also out of the other sort of
+ * segments, for when the driver has no memory. */
 static bool cut_instead(struct miss *miss, bool anywhere)
 {
     struct search *search = miss->with;
@@ -58,7 +58,8 @@ static CUresult cut_or_ask_driver(struct miss *miss)
     return result == CUDA_ERROR_OUT_OF_MEMORY && cut_instead(miss, true) ? CUDA_SUCCESS : result;
 }
 
-/* Nothing is given back for what else would be in a segment. */
+/* The driver has no memory for a segment: asks for the requested block alone, before anything is
+ * released for the rest of a segment. */
 static void ask_for_block_alone(struct miss *miss)
 {
     const struct search *search = miss->with;
@@ -69,8 +70,9 @@ static void ask_for_block_alone(struct miss *miss)
     miss_ask(miss);
 }
 
-/* The driver gives what was freed on another stream to this one at once, and puts it behind the
- * free. So it has what the pool keeps of that, where events of ours tell where the frees were. */
+/* The driver can give memory that was freed on another stream to this stream at once, ordered after
+ * the free. So the pool releases its pending blocks of other streams to the driver, each ordered
+ * after an event. */
 static void ask_behind_other_streams(struct miss *miss, const struct search *search)
 {
     struct context *context = miss->context;
@@ -89,8 +91,8 @@ static void ask_behind_other_streams(struct miss *miss, const struct search *sea
         miss_ask(miss);
 }
 
-/* The driver, and everything that may help when it is out of memory. A block of another stream's
- * may be found instead. */
+/* Asks the driver, and does everything that may help when it is out of memory. The search may find
+ * a block of another stream instead. */
 static void ask_driver_hard(struct miss *miss, struct search *search)
 {
     uint64_t behind = 0;
@@ -98,7 +100,7 @@ static void ask_driver_hard(struct miss *miss, struct search *search)
     ask_for_block_alone(miss);
     if (!miss_is_out_of_memory(miss))
         return;
-    /* In the stream's own order nothing has to be waited for. */
+    /* The stream's own order needs no wait. */
     if (stream_release_in_order(miss->pool, search->ref, search->handle) != 0 ||
         stream_release_behind(miss->pool, search->ref, search->context, &behind) != 0)
         miss_ask(miss);
@@ -113,7 +115,7 @@ static void ask_driver_hard(struct miss *miss, struct search *search)
     miss_ask_exactly(miss);
 }
 
-/* ---- what comes of it ---- */
+/* ---- the outcome ---- */
 
 static void note_given(struct device *device, uint64_t bytes)
 {
@@ -137,7 +139,7 @@ static struct stream_block *record_block(const struct miss *miss, struct shelf *
         block_set_bytes(&block->block, miss->bytes);
     }
     if (!block || !block_table_insert(&streams->blocks, *miss->address, &block->block)) {
-        /* Without a record the memory is the program's and the driver's business alone. */
+        /* Without a record, only the program and the driver know of the memory. */
         if (block)
             stream_block_put(&streams->records, block);
         return NULL;
@@ -153,8 +155,8 @@ static struct stream_block *record_block(const struct miss *miss, struct shelf *
     return block;
 }
 
-/* A capture that began meanwhile may have had the stream: then the memory is the graph's, and in no
- * memory pool. */
+/* If a capture began meanwhile and has the stream, the memory is the graph's, and in no memory
+ * pool. */
 static bool is_in_its_pool(const struct miss *miss)
 {
     const struct search *search = miss->with;
@@ -172,15 +174,15 @@ static bool is_in_its_pool(const struct miss *miss)
     return result == CUDA_SUCCESS && handle && handle == mempool_handle(search->mempool);
 }
 
-/* Whoever freed this address did so behind our back. */
+/* If the pool still has a record at this address, somebody freed it past the pool. */
 static void forget_address(const struct miss *miss)
 {
     if (miss->result == CUDA_SUCCESS)
         TELL_KINDS(miss->pool, forget_address, miss->pool, *miss->address);
 }
 
-/* What nobody has recorded is the program's and the driver's business alone: it is as large as the
- * program has asked. No capture minds the calls. */
+/* Without a record, only the program and the driver know of the memory, so it must be as large as
+ * the program has asked. No capture forbids the calls. */
 static void ask_for_own_size(struct miss *miss)
 {
     const struct search *search = miss->with;
@@ -197,7 +199,7 @@ static void ask_for_own_size(struct miss *miss)
     forget_address(miss);
 }
 
-/* A block is the pool's no more, or was none of its. */
+/* The pool does not keep a record of the block: takes it out of the counts of reserved bytes. */
 static void leave_to_program(struct miss *miss)
 {
     const struct search *search = miss->with;
@@ -212,8 +214,8 @@ static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucke
 {
     struct pool *pool = miss->pool;
     const struct search *search = miss->with;
-    /* A block that is smaller than its bucket must not serve it again. A failure is the bucket's.
-     */
+    /* A block that is smaller than its bucket must not serve that bucket again. A failure counts in
+     * the bucket. */
     struct bucket *of_block = search->whole && miss->bytes == search->whole->bytes ? search->whole
                               : miss->bytes == bucket->bytes                       ? bucket
                                                              : &shelf->unkept.bucket;
@@ -243,8 +245,9 @@ static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucke
     return miss->result;
 }
 
-/* The stamp of what the stream comes after, but another one's work may still use. Where blocks are
- * cut it is the stream's next: whatever tells that that is over comes after the other's work. */
+/* The stamp for a block that the stream's work comes after, but that another stream's work may
+ * still use. Where blocks are cut it is the stream's next stamp: whatever tells that this stamp has
+ * completed comes after the other stream's work. */
 static uint64_t stamp_of_adopted(const struct search *search, struct stream *stream, enum hit hit)
 {
     lock_must_be_held(&stream->lock);

@@ -1,6 +1,7 @@
 /*
- * Misses: memory from the driver, and what is done where it has none; and blocks of other streams
- * that have been found for a request. No lock is held by the callers.
+ * Misses of stream-ordered memory: asks the driver for memory, and does what helps where the driver
+ * has none. Also hands out blocks of other streams that a search has found. No lock is held by the
+ * callers.
  */
 #ifndef CUDAPOOL_CORE_STREAM_MISS_H
 #define CUDAPOOL_CORE_STREAM_MISS_H
@@ -15,8 +16,8 @@
 CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                      CUdeviceptr *address, size_t requested, struct search *search);
 
-/* A block that was found elsewhere is this shelf's from now on, and the program's: it, or what is
- * cut out of it. The address. */
+/* Moves a block that a search has found to this shelf. Hands it, or a part that is cut out of it,
+ * to the program. Returns the address. */
 CUdeviceptr stream_adopt(const struct search *search, struct shelf *shelf, struct bucket *bucket,
                          struct stream_block *block, size_t bytes, enum hit hit);
 

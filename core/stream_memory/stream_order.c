@@ -9,7 +9,7 @@
 
 /* ---- a stream ---- */
 
-/* The clock of work that comes after everything on the stream so far. */
+/* Makes the clock of work that comes after everything on the stream so far. */
 static void copy_clock(const struct streams *streams, struct stream *stream,
                        struct order_mark *mark)
 {
@@ -24,7 +24,7 @@ static void copy_clock(const struct streams *streams, struct stream *stream,
         mark->clock.after[stream->index] = mark->stamp;
 }
 
-/* The stamp up to which a wait for the stream tells that it is over. */
+/* The stamp up to which a successful wait for the stream tells that work has completed. */
 static uint64_t told_by_wait(const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -32,7 +32,8 @@ static uint64_t told_by_wait(const struct stream *stream)
     return all ? atomic_load_explicit(&stream->stamp, memory_order_relaxed) : stream->marked;
 }
 
-/* What the stream waits for by events of others, it waits for with no operation too. */
+/* Only the stream's own stamp is lowered. What the stream waits for through events of other
+ * streams, a wait covers without an operation of the pool's. */
 static void lower_to_what_a_wait_tells(struct order_mark *mark)
 {
     lock_must_be_held(&mark->stream->lock);
@@ -103,15 +104,15 @@ struct order_marks {
     } marks[];
 };
 
-/* Lock not needed, and the answer may be a moment old: nothing on it waits to be known to be over.
- */
+/* Whether nothing on the stream waits to be known to have completed. Lock not needed; the answer
+ * may be a moment old. */
 static bool seems_settled(const struct stream *stream)
 {
     return counter_get(&stream->free_bytes) == counter_get(&stream->clean_bytes) &&
            counter_get(&stream->outstanding) == 0 && !stream_has_unsettled_spare(stream);
 }
 
-/* Of many streams only few may have been used since they were last looked at. */
+/* Skips a stream with nothing pending: of many streams, few have been used since the last call. */
 static void take_stream(struct streams *streams, unsigned index, const struct context *context,
                         struct order_marks *taken, unsigned room)
 {

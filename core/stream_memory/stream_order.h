@@ -1,54 +1,61 @@
 /*
- * What is known to be over, and what comes after what, among streams.
+ * Which work on streams is known to have completed, and which work comes after which.
  *
- * Every free on a stream takes the stream's next stamp, under its lock; so the work that used the
- * block was submitted before the stamp was taken. A block may be given to work of another stream
- * when one of these is known of its stamp:
- *   - it is over: the program has waited for the stream, for an event recorded on it later, or for
- *     the whole context; or was told by a query that it need not wait; or an event of our own,
- *     recorded in a free with that stamp or a later one, has completed (stream.done);
- *   - the other stream comes after it, because the program made it wait for an event recorded later
- *     (stream.known: a vector clock; Mattern 1988, Fidge 1988);
- *   - it has an event of its own, recorded in that very free, and the other stream is made to wait
- *     for it. Never for a later one: that would make the stream wait for work that the program
- *     submitted after the free, which it does not do without the pool.
+ * Every free on a stream takes the stream's next stamp, under the stream's lock. So the work that
+ * used the block was submitted before the stamp was taken. The pool may give the block to work of
+ * another stream when one of these is known of its stamp:
+ *   - The stamp has completed (stream.done). The program has waited for the stream, for an event
+ *     recorded on it later, or for the whole context; or a query told the program that it need not
+ *     wait. Or an event of the pool's own has completed that was recorded in a free with this stamp
+ *     or a later one.
+ *   - The other stream comes after the stamp, because the program made it wait for an event
+ *     recorded later (stream.known: a vector clock; Mattern 1988, Fidge 1988).
+ *   - The stamp has an event of the pool's own, recorded in that very free, and the pool makes the
+ *     other stream wait for it. The event of a later free is never used for this. The stream would
+ *     wait for work that the program submitted after the free, which does not happen without the
+ *     pool.
  *
- * What is put into the program's streams
+ * What the pool puts into the program's streams
  *
- * Some streams are ordered by others, through operations that are put into them: the legacy stream
- * and blocking ones (each thread's own among them) by each other, and every stream of a context by
- * a barrier of the program's (cuCtxWaitEvent). The driver's free is such an operation; its
- * allocation, its synchronise and its query are none. So
- *   - each free there puts an operation of ours in the place of the driver's. A program may lean on
- *     it without any use of the block: a wait for the stream is one for what came before the free
- *     (the legacy stream's kernel, say), and a free on the legacy stream stands between two
- *     blocking ones. Where it cannot be put there, the driver frees the block.
- *   - nothing else puts one there: it would wait for everything that was submitted before it, and
- *     make others wait, also for work that was submitted after the last free, for which nobody
- *     waits without the pool. (As the stream is destroyed one may be: nobody can wait for it any
- *     more.)
- * Its own order, and a wait for it, tell of the frees up to the last operation: up to
- * stream.marked. Nearly always those are all; not what was freed before a barrier made the stream
- * one of these. An operation serves the frees before it, too.
+ * Some streams are ordered by others, through operations that are put into them. The legacy stream
+ * and the blocking streams, with each thread's own stream among them, order each other. A barrier
+ * of the program (cuCtxWaitEvent) orders every stream of a context. The driver's free is such an
+ * operation. Its allocation, its synchronise and its query are not. Two rules follow:
+ *   - Each free on such a stream puts an operation of the pool's in the place of the driver's. A
+ *     program may rely on that operation without any use of the block. A wait for the stream, for
+ *     instance, waits for what came before the free (such as the legacy stream's kernel). And a
+ *     free on the legacy stream stands between two blocking streams. Where the pool can't put an
+ *     operation there, the driver frees the block.
+ *   - Nothing else puts an operation there. It would wait for everything that was submitted before
+ *     it, and make others wait. That includes work submitted after the last free, for which nobody
+ *     waits without the pool. (Only as the stream is destroyed may one be put there: then nobody
+ *     can wait for the stream any more.)
+ *
+ * The order of such a stream, and a wait for it, tell only of the frees up to the last operation:
+ * up to stream.marked. Nearly always these are all frees. The exception is a free that was made
+ * before a barrier began to order the stream. An operation serves all frees before it.
+ *
  * The operation is a record of an event and a wait for that event, both in the stream. A record
- * alone is not enough: in a stream without work of its own it comes after what others order before
- * it, as whoever waits for the event finds, but cuStreamQuery and cuStreamSynchronize do not see it
- * and say that the stream is idle (measured; only the legacy stream's wait for the blocking ones
- * with nothing in it). The event is one of our own where one is due anyway, which can be asked
- * about; else, and where too many of those are outstanding, one event is recorded over and over
+ * alone is not enough. In a stream without work of its own, the record comes after what others
+ * order before it, and whoever waits for the event finds that. But cuStreamQuery and
+ * cuStreamSynchronize do not see the record and say that the stream is idle. (This is measured.
+ * They see it only on the legacy stream, when that waits for blocking streams.)
+ *
+ * If an event of the pool's own is due anyway, the operation uses that one, and it can be asked
+ * about. Otherwise, or if too many of those are outstanding, one event is recorded over and over
  * that nobody asks about: the marker.
  *
- * A stream that nobody orders (created with CU_STREAM_NON_BLOCKING, no barriers) needs no marker:
- * who comes before a free on it does so by operations of its own.
+ * A stream that nobody orders (created with CU_STREAM_NON_BLOCKING, no barriers) needs no marker.
+ * Whatever comes before a free on it does so by operations of its own.
  *
- * An event is also recorded in a free where the stream would otherwise leave more than its share
- * pending that nobody can ask about: such memory would come back only after all of its context's
- * work, another stream's long kernel included.
+ * A free also records an event where the stream would otherwise have more than its share pending
+ * that nobody can ask about. Such memory would become clean only after all of its context's work,
+ * including another stream's long kernel.
  *
- * Events of our own are kept by own_events.h, recorded by own_event_record.h and asked about by
- * own_event_query.h; what the program's events stand for is followed by program_events.h.
+ * own_events.h holds the pool's own events, own_event_record.h records them and own_event_query.h
+ * asks about them. program_events.h follows what the program's events stand for.
  *
- * Locking: struct stream by its lock, which is not held across a driver call.
+ * Locking: a stream's lock guards its struct stream. It is not held across a driver call.
  */
 #ifndef CUDAPOOL_CORE_STREAM_ORDER_H
 #define CUDAPOOL_CORE_STREAM_ORDER_H
@@ -60,27 +67,31 @@
 
 /* ---- a stream ---- */
 
-/* No lock held. Taken before the driver is asked or told. */
+/* Notes what an operation on the stream would come after. To be called before the driver is asked
+ * or told. No lock held. */
 void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark);
 
-/* The same before the program waits for the stream, or asks about it. */
+/* Notes what the program's wait for the stream, or query of it, will tell. To be called before the
+ * wait. */
 void order_take_mark_of_wait(struct pool *pool, CUstream handle, struct order_mark *mark);
 
-/* The wait or query succeeded: all of it is over. */
+/* The wait or query succeeded: everything that the mark names has completed. */
 void order_mark_is_over(struct pool *pool, const struct order_mark *mark);
 
-/* Everything that the clock's first so many stamps name is over. No lock held. */
+/* Everything that the first count stamps of the clock name has completed. No lock held. */
 void order_clock_is_over(struct streams *streams, const struct order_clock *clock, unsigned count);
 
 /* ---- a whole context ---- */
 
-/* The same for all streams of a context. The answer may be NULL, where memory is short; else it is
- * the caller's until it frees it. */
+/* Notes the stamps of all streams of a context, before the program waits for it. NULL where memory
+ * is short; otherwise the caller owns the answer until it calls order_free_marks.
+ * order_context_is_over: the wait succeeded, so everything up to these stamps has completed. */
 struct order_marks;
 struct order_marks *order_take_context(struct pool *pool, const struct context *context);
 void order_context_is_over(struct order_marks *marks);
 
-/* The same where only the context's legacy stream was waited for: of blocking streams. */
+/* Only the context's legacy stream was waited for: everything up to these stamps has completed on
+ * blocking streams. */
 void order_blocking_are_over(struct order_marks *marks);
 void order_free_marks(struct order_marks *marks);
 

@@ -20,7 +20,7 @@
 #include "stream_reserve.h"
 #include "use.h"
 
-/* What came of a free. */
+/* The result of a free. */
 struct outcome {
     bool done;
     enum merged merged;
@@ -29,7 +29,8 @@ struct outcome {
 
 /* ---- in a stream's order ---- */
 
-/* Whether the stream's order tells at once that the part is spare: it is its own stream's. */
+/* Whether the part becomes spare at once: this is its home shelf's stream, and that stream's order
+ * is enough. */
 static bool is_at_home(const struct stream *stream, const struct stream_block *part, uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
@@ -39,7 +40,8 @@ static bool is_at_home(const struct stream *stream, const struct stream_block *p
     return home && home->stream == stream && ordered;
 }
 
-/* The part is counted nowhere. False where it cannot lie on the stream. */
+/* Puts a part that is counted nowhere on its home shelf as spare, or on the stream as pending.
+ * False where it can't lie on the stream. */
 static bool put(struct pool *pool, struct stream *stream, struct stream_block *part,
                 struct own_event *event, uint64_t stamp, struct outcome *outcome)
 {
@@ -57,7 +59,8 @@ static bool put(struct pool *pool, struct stream *stream, struct stream_block *p
     return bucket;
 }
 
-/* The free puts something into the stream, or the part is not at home there. The stamp is taken. */
+/* A free that puts something into the stream, or whose part is a guest there. The stamp has been
+ * taken. */
 static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
                                   struct stream_ref ref, CUstream handle, uint64_t stamp,
                                   struct stream_put due)
@@ -86,7 +89,8 @@ static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
     return outcome;
 }
 
-/* Lock held, and nothing has to be put into the stream. */
+/* Makes the part spare on its home shelf, if the stream's order is enough. Lock held, and nothing
+ * has to be put into the stream. */
 static bool free_at_home(struct stream *stream, struct stream_block *part, struct outcome *outcome)
 {
     struct shelf *shelf = shelf_of(part);
@@ -145,9 +149,9 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
     return outcome.done;
 }
 
-/* ---- behind an event of its own ---- */
+/* ---- frees that wait for an event of their own ---- */
 
-/* In the current context; NULL where it can't be. */
+/* Makes and records an event in the current context; NULL where that fails. */
 static CUevent record_here(const struct driver *driver, CUstream handle)
 {
     CUevent event = NULL;
@@ -159,9 +163,9 @@ static CUevent record_here(const struct driver *driver, CUstream handle)
     return NULL;
 }
 
-/* Behind the work of the stream that the handle means here; NULL where none can be had. context:
- * the stream's, or NULL: the event is made in what is current, for a stream of the current green
- * context's own. */
+/* Records an event after the work of the stream that the handle means here; NULL where none can be
+ * had. context: the stream's. NULL: the stream is the current green context's own, and the event is
+ * made in the current context. */
 static struct own_event *record_apart(struct pool *pool, struct context *context,
                                       struct context *current, CUstream handle)
 {
@@ -169,8 +173,8 @@ static struct own_event *record_apart(struct pool *pool, struct context *context
     struct own_event *event = calloc(1, sizeof *event);
     struct context *owner = context ? context : current;
     bool pushed = false;
-    /* Not pinned: where the context only seems to end the free must not wait for its work, which
-     * may wait for the program; and in one that ends nobody calls. */
+    /* The context is not pinned. If it only seems to end, the free must not wait for its work,
+     * which may wait for the program. In a context that does end nobody makes calls. */
     if (!event || !owner) {
         free(event);
         return NULL;
@@ -207,7 +211,7 @@ static CUresult give_to_program(struct stream_block *part, CUresult result)
     return result;
 }
 
-/* A claimed part is counted as free, and no more. */
+/* Counts the free of a claimed part, which is then counted nowhere. */
 static void leave_shelf(struct stream_block *part)
 {
     struct stream *stream = shelf_of(part)->stream;
@@ -218,15 +222,16 @@ static void leave_shelf(struct stream_block *part)
     block_set_state(&part->block, BLOCK_LEAVING);
 }
 
-/* Of a memory pool that has ended the driver must not be asked: the device's own does as well. */
+/* The driver must not be asked about a memory pool that has ended. The device's default pool does
+ * as well. */
 static CUmemoryPool pool_to_ask(struct pool *pool, const struct stream_block *part)
 {
     return mempool_is_open(part->mempool) ? mempool_handle(part->mempool)
                                           : mempool_default_of(pool, part->context->device);
 }
 
-/* What the driver says of a free on that stream while captures go on, which may mind: it is given
- * memory of its own in the part's place. */
+/* Asks what the driver says of a free on this stream while captures are under way, which may forbid
+ * it. The driver frees memory of its own for this, not the part. */
 static CUresult ask_about_captures(struct pool *pool, const struct stream_block *part,
                                    CUstream handle)
 {
@@ -240,7 +245,7 @@ static CUresult ask_about_captures(struct pool *pool, const struct stream_block 
     if (result == CUDA_SUCCESS)
         result = driver->cuMemFreeAsync(address, handle);
     else if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_INVALID_VALUE)
-        result = CUDA_SUCCESS; /* it would say so of that memory alone */
+        result = CUDA_SUCCESS; /* this error concerns only the driver's own memory */
     leave_driver();
     return result;
 }
@@ -254,8 +259,8 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
     if (result != CUDA_SUCCESS)
         return give_to_program(part, result);
     struct own_event *event = record_apart(pool, context, current, handle);
-    /* Of one that seems to end it is not told which it is; the driver takes a created stream for
-     * none of another context's. */
+    /* For a context that seems to end, the handle's context is not known. The driver accepts a
+     * created stream in no other context than its own. */
     if (!event && context != part->context && stream_is_created(handle))
         event = record_apart(pool, part->context, NULL, handle);
     if (!event)
@@ -272,9 +277,10 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
     return CUDA_SUCCESS;
 }
 
-/* ---- plainly ---- */
+/* ---- frees by cuMemFree ---- */
 
-/* Until the context ends: nothing else can tell. */
+/* The part waits for the end of its context, since nothing else can tell when its work has
+ * completed. */
 static CUresult wait_for_its_context(struct pool *pool, struct stream_block *part)
 {
     struct own_event *event = calloc(1, sizeof *event);
@@ -291,7 +297,8 @@ CUresult stream_part_may_be_freed(struct pool *pool, struct stream_block *part)
 {
     if (!program_captures(&pool->captures))
         return CUDA_SUCCESS;
-    /* Of an address inside a block of its own the driver says no more than that it is none. */
+    /* The address lies inside a block of the driver's. So unless a capture forbids the call, the
+     * driver only says that no block begins there. */
     enter_driver();
     CUresult result = pool->driver->cuMemFree_v2(block_address(&part->block));
     leave_driver();

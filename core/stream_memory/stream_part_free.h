@@ -1,9 +1,10 @@
 /*
  * Frees of parts (stream_parts.h): in a stream's order, on streams that the pool does not serve,
- * and plain ones. The driver knows nothing of a part, so each has to end without it.
+ * and by cuMemFree. The driver knows nothing of a part, so the pool has to complete each of these
+ * frees itself.
  *
- * No lock is held by the callers. The part is claimed; where a function says so it is the program's
- * again afterwards.
+ * No lock is held by the callers. The part is claimed. Where a function says so, the program holds
+ * it again afterwards.
  */
 #ifndef CUDAPOOL_CORE_STREAM_PART_FREE_H
 #define CUDAPOOL_CORE_STREAM_PART_FREE_H
@@ -14,22 +15,25 @@
 #include "stream_block.h"
 #include "streams.h"
 
-/* On a stream that is served. False: it is not any more, or not now; the part is still claimed. */
+/* A free on a stream that the pool serves. False: the pool does not serve the stream any more, or
+ * not now; the part is still claimed. */
 bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, struct stream_ref ref,
                                CUstream handle);
 
-/* On any other: the part waits for an event behind the stream's work so far. Else, as the driver
- * would say, an error, and the part is the program's again. */
+/* A free on any other stream: the part waits for an event recorded after the stream's work so far.
+ * Otherwise returns the error that the driver would return, and the program holds the part
+ * again. */
 CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CUstream handle);
 
-/* Whether cuMemFree may be called now, as the driver says where captures may mind. An error as
- * above. */
+/* Whether the driver allows cuMemFree now; a capture may forbid it. An error, as above, gives the
+ * part back to the program. */
 CUresult stream_part_may_be_freed(struct pool *pool, struct stream_block *part);
 
-/* Where nothing but the end of its context tells when the part is over. An error as above. */
+/* A free where only the end of the context tells that the part's work has completed. An error, as
+ * above, gives the part back to the program. */
 CUresult stream_part_free_unknown(struct pool *pool, struct stream_block *part);
 
-/* The context has died, and its work with it. */
+/* A free of a part whose context has died, and the context's work with it. */
 void stream_part_free_of_dead(struct pool *pool, struct stream_block *part);
 
 #endif

@@ -53,7 +53,7 @@ static void count_segment_out(const struct shelf *shelf, uint64_t bytes)
 
 /* ---- cutting ---- */
 
-/* Of what is spare, which may be a whole block. */
+/* Cuts a part out of spare memory, which may be a whole block. */
 static struct stream_block *cut_out(struct shelf *shelf, struct block *from, struct bucket *bucket)
 {
     lock_must_be_held(&shelf->stream->lock);
@@ -120,9 +120,9 @@ static bool context_lives(const struct stream_block *block)
     return context_generation(block->context) == block->context_generation;
 }
 
-/* Whether a whole block must not stay on the shelf: nobody would give it back; or its memory pool
- * or its context is about to end, or not served any more, and the caller can have it freed right
- * now. Else that waits until it is over. */
+/* Whether a whole block must not be cached on the shelf. Either nobody would release it there, or
+ * its memory pool or context is about to end or is not served any more. In the second case it may
+ * stay until its work has completed, unless the caller can have it freed right now. */
 static bool must_leave(const struct shelf *shelf, const struct stream_block *whole, bool in_order)
 {
     const struct stream *stream = shelf->stream;
@@ -136,7 +136,8 @@ static bool must_leave(const struct shelf *shelf, const struct stream_block *who
     return !can_stay || (may_leave && !is_wanted);
 }
 
-/* All of the segment is spare, and in no tree. Its bucket is there since it was cut. */
+/* All of the segment is spare, and in no tree: makes it a whole block. Its bucket exists since it
+ * was cut. */
 static enum merged become_whole(struct shelf *home, struct stream_block *whole, bool leaves,
                                 bool in_order)
 {
@@ -145,7 +146,7 @@ static enum merged become_whole(struct shelf *home, struct stream_block *whole, 
     count_no_longer_spare(home, whole->block.bytes);
     whole->block.bucket = bucket_set_find(&home->buckets, whole->block.bytes);
     atomic_store_explicit(&whole->home, NULL, memory_order_relaxed);
-    /* One that it had before it was cut tells nothing of the parts' frees. */
+    /* An event from before it was cut tells nothing of the parts' frees. */
     whole->event = NULL;
     if (leaves || !whole->block.bucket || must_leave(home, whole, in_order)) {
         if (!whole->block.bucket)
@@ -158,7 +159,8 @@ static enum merged become_whole(struct shelf *home, struct stream_block *whole, 
     return MERGED_WHOLE;
 }
 
-/* All of the segment, once nothing else is left of it; or NULL. */
+/* Makes the part spare and merges it. Returns the whole segment if all of it is spare now;
+ * otherwise NULL. */
 static struct stream_block *make_spare(struct shelf *home, struct stream_block *part,
                                        uint64_t stamp)
 {
@@ -192,7 +194,8 @@ struct block *stream_parts_head(struct stream_block *part)
     return record;
 }
 
-/* The first record that is not spare; NULL where one of them must not merge. */
+/* Returns the first record that is marked to leave. NULL if there is none, or if a record is
+ * neither spare nor marked. */
 static struct block *first_to_merge(struct stream_block *part)
 {
     struct block *first = NULL;

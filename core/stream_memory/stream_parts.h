@@ -1,33 +1,35 @@
 /*
  * Parts: stream-ordered blocks that are cut out of segments (core/segments), with the policy split.
  *
- * A segment belongs to one shelf, its home: to one stream and one memory pool. Parts are cut for
- * requests on that stream alone, so what is spare needs no more than a stamp of the stream's: the
- * newest of all frees there. It may be cut where a block with that stamp could be handed out in the
- * stream's order, or what is stamped so is over. So a part that is freed on its own stream is spare
- * at once, and merges with its neighbours for no call of the driver's.
+ * A segment belongs to one shelf, its home, and so to one stream and one memory pool. Parts are cut
+ * only for requests on that stream. Spare memory therefore needs only a stamp of that stream, the
+ * newest of all frees in it. It may be cut if a block with that stamp could be handed out in the
+ * stream's order, or if everything up to that stamp has completed. So a part that is freed on its
+ * own stream is spare at once, and merges with its neighbours without a driver call.
  *
- * A part that is freed on another stream is a guest there: pending in that one's order, in which it
- * may be handed out again, until it is over. Then it goes home, as stream_aside.h tells: two
- * streams' locks are never held together. So does what was freed where its own stream's order is
- * not enough.
+ * A part that is freed on another stream is a guest there. It is pending in that stream's order,
+ * and may be handed out again on that stream, until its work has completed. Then it returns to its
+ * segment in a separate step (stream_aside.h), because two streams' locks are never held together.
+ * A part also returns this way if it was freed on its own stream, but that stream's order is not
+ * enough.
  *
- * Where nothing else is left of a segment it is a whole block again, with the newest stamp, pending
- * or clean on its home shelf. It is handed out, cut, taken by other streams and given back like
- * every block of the driver's own. In whichever list it is, it is in a tree of the shelf as well.
+ * When only spare memory is left of a segment, it becomes a whole block again. It has the newest
+ * stamp, and is pending or clean on its home shelf. It can be handed out, cut, taken by other
+ * streams and released like any block of the driver's. A free whole block is in a tree of the shelf
+ * as well as in its list.
  *
- * What is spare counts as reserved, free and clean in the row of what has no bucket, and in no
- * stream's free bytes: caps have nothing to do with it, since it cannot go back.
+ * Spare bytes count as reserved, free and clean in the figures of sizes that are not cached. They
+ * do not count in a stream's free bytes: caps do not apply, because spare memory can't be released.
  *
  *   stream->spare_bytes = bytes of all BLOCK_SPARE records of its shelves' segments
  *                         + bytes of the parts that wait (stream_aside.h)
  *
- * Parts outlive their stream and their context, as all of this memory does. What is spare of a
- * context that has ended is never cut; once it is whole, the driver frees it. Where the driver has
- * given the address of a segment to somebody else, it was freed behind our back: it is lost, and
- * its live parts with it, which have no home from then on.
+ * Parts outlive their stream and their context, as all stream-ordered memory does. Spare memory of
+ * a context that has ended is never cut. Once the segment is whole, the driver frees it. If the
+ * driver gives the address of a segment out again, somebody freed the segment past the pool. Then
+ * the segment is lost, and its live parts have no home any more.
  *
- * The lock of the home's stream is held.
+ * The functions below are called with the lock of the home shelf's stream held.
  */
 #ifndef CUDAPOOL_CORE_STREAM_PARTS_H
 #define CUDAPOOL_CORE_STREAM_PARTS_H
@@ -43,44 +45,49 @@ static inline struct shelf *stream_part_home(const struct stream_block *part)
     return atomic_load_explicit(&part->home, memory_order_relaxed);
 }
 
-/* A block of the bucket out of what may be cut, or a whole one that is just as large: counted, and
- * on no list. NULL where nothing is large enough, or memory is short. anywhere: see segments_find.
- */
+/* Cuts a block of the bucket's size out of spare memory or of a whole block, or takes a whole block
+ * of that size. The block is counted, and in no list. NULL where nothing is large enough, or memory
+ * is short. anywhere: see segments_find. */
 struct stream_block *stream_parts_cut(struct shelf *shelf, struct bucket *bucket, bool anywhere);
 
-/* The same out of a whole block that is in the shelf's name, counted nowhere and in no list. */
+/* Cuts a block of the bucket's size out of this whole block, whose shelf field names the shelf. The
+ * whole block is counted nowhere and in no list. */
 struct stream_block *stream_parts_cut_new(struct shelf *shelf, struct stream_block *whole,
                                           struct bucket *bucket);
 
-/* A part that is counted nowhere and in no list is spare from now on, with this stamp of its own
- * stream's, 0: it is over. */
+/* stream_parts_merge makes a part spare that is counted nowhere and in no list. stamp is one of the
+ * home stream's; 0: the part's work has completed. */
 enum merged {
-    MERGED_PART,   /* something else is left of the segment */
-    MERGED_WHOLE,  /* it is a block of its shelf again */
-    MERGED_LEAVES, /* it must not stay: it is in nobody's hands but the caller's, counted nowhere
-                      and out of the table, and goes to the driver */
+    MERGED_PART,   /* other parts of the segment are not spare */
+    MERGED_WHOLE,  /* the segment is a whole block of its shelf again */
+    MERGED_LEAVES, /* the whole block must not be cached: it is counted nowhere and out of the
+                      table, and the caller, its only owner, lets the driver free it */
 };
 
-/* in_order: the caller can have it freed in the order of the segment's stream. */
+/* in_order: the caller can let the driver free the whole block in the order of the segment's
+ * stream. */
 enum merged stream_parts_merge(struct shelf *home, struct stream_block *part, uint64_t stamp,
                                bool in_order, struct stream_block **whole);
 
-/* Where everything in the segment of this part is spare, or counted nowhere and in no list and
- * marked (BLOCK_LEAVING, refused): others on their way home are another thread's. And then: the
- * whole block, as MERGED_LEAVES. */
+/* stream_parts_may_merge_all: whether every record of this part's segment is spare, or is marked
+ * (BLOCK_LEAVING and refused), counted nowhere and in no list. A part that another thread is
+ * returning is not marked, and prevents the merge. stream_parts_merge_all then merges all of them
+ * and returns the whole block, as for MERGED_LEAVES. */
 bool stream_parts_may_merge_all(struct stream_block *part);
 struct stream_block *stream_parts_merge_all(struct shelf *home, struct stream_block *part);
 
 /* The first record of the part's segment. */
 struct block *stream_parts_head(struct stream_block *part);
 
-/* A part that is counted nowhere and in no list counts as spare from now on, but is in no tree and
- * merges with nothing; and no longer. */
+/* stream_parts_begin_to_wait counts a part as spare that is counted nowhere and in no list. The
+ * part is in no tree and merges with nothing. stream_parts_end_to_wait takes it out of the counts
+ * again. */
 void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part);
 void stream_parts_end_to_wait(struct shelf *home, struct stream_block *part);
 
-/* The segment was freed behind our back. Spare records are chained through links[LINK_HEAP].next,
- * counted nowhere and out of the table; what is not spare has no home any more. */
+/* The segment was freed past the pool. Returns its spare records, chained through
+ * links[LINK_HEAP].next, counted nowhere and out of the table. Its other records lose their
+ * home. */
 struct block *stream_parts_lose(struct shelf *home, struct stream_block *any);
 
 #endif

@@ -2,15 +2,15 @@
 
 #include "stream_shelf.h"
 
-/* After so many looks in vain at what other streams' frees left pending on a stream, the driver has
- * what they free there, but for one in so many. */
+/* After VAIN_LOOKS failed looks at the pending blocks of a bucket, the driver frees other streams'
+ * blocks that are freed there, except one in FREES_PER_TRIAL. */
 #define VAIN_LOOKS      32u
 #define FREES_PER_TRIAL 32u
 
-/* A miss that costs another block its place is vain where the stream has had fewer hits
- * since the last one than FEW_HITS, or than misses. After so many of them in a row the next frees
- * on it that would put something into it are the driver's: so many, then four and sixteen times as
- * many. */
+/* A miss that evicts other blocks counts as a failure if the stream has had too few hits since the
+ * last such miss: fewer than FEW_HITS, or fewer than misses. After VAIN_MISSES of these in a row
+ * the driver gets the next frees on the stream that would put something into it. The first time it
+ * gets FREES_FOR_DRIVER frees, then 4 times, then 16 times as many. */
 #define VAIN_MISSES      4u
 #define FEW_HITS         2u
 #define FREES_FOR_DRIVER 64u
@@ -23,7 +23,7 @@ static uint64_t hits_of(const struct bucket *bucket)
     return hits;
 }
 
-/* Whether the stream itself has found a block there since it was last asked. */
+/* Whether the bucket has had a hit since the last call. */
 static bool has_hit_since(struct bucket *bucket)
 {
     lock_of_rank_must_be_held(LOCK_STREAM);

@@ -1,9 +1,10 @@
 /*
- * Where keeping what is freed does not pay: the driver has it then, for the price of one call.
+ * Cases in which caching a freed block does not pay, so that the driver frees it, for one call.
  *
- * Two cases, each known by counting: blocks of other streams that are freed on a stream which is
- * far behind them, and blocks that go back before they are asked for again because the reserve is
- * at its bound. stream_heap.h says when; here is what is counted.
+ * Both cases are found by counting. In one, blocks of other streams are freed on a stream that is
+ * far behind. In the other, blocks are released before anyone asks for their size again, because
+ * the reserve is at its limit. stream_heap.h says what follows from each; this file says what is
+ * counted.
  */
 #ifndef CUDAPOOL_CORE_STREAM_PAYOFF_H
 #define CUDAPOOL_CORE_STREAM_PAYOFF_H
@@ -13,20 +14,21 @@
 #include "stream.h"
 #include "stream_block.h"
 
-/* No lock held. A miss on the stream has cost other blocks their place in the reserve. */
+/* No lock held. Notes that a miss on the stream has evicted other blocks from the reserve. */
 void payoff_note_at_bound(struct stream *stream);
 
-/* Lock held. Where blocks of other streams are freed on a stream that is far behind them, they come
- * back to nobody in time: while that is so the driver has them, but for some by which it is seen
- * when that has changed. */
+/* Lock held. Whether the driver is to free this block of another stream. True while the stream is
+ * so far behind that nobody can reuse such blocks in time. A few are cached all the same, to notice
+ * when that changes. */
 bool payoff_comes_too_late(struct stream *stream, const struct stream_block *block);
 
-/* Lock held. What is freed on the stream goes back before it is asked for again, and other blocks
- * for it: to put an operation into the stream for each costs as much as the driver's free. Each
- * call is for one free. */
+/* Lock held. Whether the driver is to free a block that is being freed on the stream. True while
+ * such blocks are released before anyone asks for that size again, and evict others. An operation
+ * in the stream for each free would then cost as much as the driver's free. One call for each
+ * free. */
 bool payoff_is_for_driver(struct stream *stream);
 
-/* Lock held. The stream's record is another one's from now on. */
+/* Lock held. The stream's record now belongs to another stream. */
 void payoff_has_new_owner(struct stream *stream);
 
 #endif

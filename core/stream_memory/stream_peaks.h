@@ -1,11 +1,11 @@
 /*
- * The most that the program held of stream-ordered memory, and the pool of the driver's, since the
- * program began these peaks anew (cudapool_reset_peaks).
+ * Peaks of stream-ordered memory: the most that the program held, and the most that the pool had
+ * taken from the driver, since the program last reset the peaks (cudapool_reset_peaks).
  *
- * What it held is exact where one stream of a memory pool is in use, and else no more than
- * SHELF_STEP of each stream too little. The shelves have one peak each, which serves the attributes
- * of memory pools as well: whoever begins it anew first notes it for the other. No lock is held by
- * the callers.
+ * The peak of what the program held is exact where one stream of a memory pool is in use. With more
+ * streams it is too low by at most SHELF_STEP for each stream. Each shelf has one peak, which
+ * serves the attributes of memory pools as well. Whoever resets it first notes its value for the
+ * other use. No lock is held by the callers.
  */
 #ifndef CUDAPOOL_CORE_STREAM_PEAKS_H
 #define CUDAPOOL_CORE_STREAM_PEAKS_H

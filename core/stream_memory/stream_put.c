@@ -6,18 +6,17 @@
 #include "own_event_record.h"
 #include "own_events.h"
 
-/* ---- how much may be pending that nobody can ask about ---- */
+/* ---- how much may be pending with no event to ask about ---- */
 
-/* Streams share the growth budget as if they were no fewer than this. */
+/* A stream's share of the growth budget is for at least this many streams. */
 #define FEW_STREAMS 16u
 
-/* And their share of the device as if they were no fewer than this. */
 #define VERY_FEW_STREAMS 4u
 
-/* The share of a device's memory that they share at most. */
+/* All streams together may have 1/UNKNOWN_SHARE of the device. */
 #define UNKNOWN_SHARE 64u
 
-/* This process's memory takes up less than half of the device. */
+/* Whether this process has taken less than half of the device. */
 static bool memory_is_plentiful(const struct device *device)
 {
     /* Relaxed: it orders nothing. */
@@ -30,11 +29,11 @@ static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
     return all / larger_of(streams, at_least);
 }
 
-/* Bytes that a stream may have freed with no event behind them, the last of them from
- * that memory pool: such memory other streams get, and goes back to the driver, only when it is
- * known otherwise to be over. All streams together: the growth budget; or, while half of the device
- * is free, what the driver would keep itself, for streams that need no marker; at most a 64th of
- * the device, and nothing while memory is short. */
+/* Bytes that a stream may have pending with no event after them, if the last free is of this memory
+ * pool. Other streams can't get such memory, and it can't be released, until it is otherwise known
+ * to be clean. All streams together share the growth budget. Streams that need no marker share what
+ * the driver would keep itself instead, while half of the device is free. The share is at most a
+ * 64th of the device, and nothing while memory is short. */
 static uint64_t uncovered_share(const struct pool *pool, const struct stream *stream,
                                 const struct mempool *mempool)
 {

@@ -1,6 +1,6 @@
 /*
- * What a free on a stream puts there: an event or an operation into the stream, and the block among
- * what is pending. stream_order.h says why, stream_free.h when.
+ * What a free puts into its stream (an event or another operation), and how the freed block becomes
+ * pending. stream_order.h says why, stream_free.h when.
  */
 #ifndef CUDAPOOL_CORE_STREAM_PUT_H
 #define CUDAPOOL_CORE_STREAM_PUT_H
@@ -13,20 +13,21 @@
 #include "streams.h"
 
 struct stream_put {
-    bool event;  /* one of its own, so that it can be asked about */
-    bool marker; /* or at least an operation: others order the stream */
+    bool event;  /* an event of the pool's own, which can be asked about */
+    bool marker; /* at least an operation, since others order the stream */
 };
 
-/* Lock held. What the free of this block is to put into its stream. */
+/* Lock held. What the free of this block must put into its stream. */
 struct stream_put stream_put_due(const struct pool *pool, struct stream *stream,
                                  const struct stream_block *block);
 
-/* No lock held. Puts it in, of the free with this stamp. False where an operation cannot be made
- * that has to be. *event: where there is one, used by the caller. */
+/* No lock held. Puts the event or operation of the free with this stamp into the stream. False if
+ * an operation is required and cannot be made. *event: the event, if there is one; it counts the
+ * caller as a user. */
 bool stream_put_in_free(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp,
                         struct stream_put put, struct own_event **event);
 
-/* Lock held. The block is pending on the shelf from now on. moved: it was counted on none. */
+/* Lock held. Makes the block pending on the shelf. moved: no shelf counted the block before. */
 static inline void stream_put_on_shelf(const struct pool *pool, struct shelf *shelf,
                                        struct bucket *bucket, struct stream_block *block,
                                        bool moved, struct own_event *event, uint64_t stamp)

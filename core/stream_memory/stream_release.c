@@ -14,13 +14,14 @@
 #include "stream_hands.h"
 #include "stream_shelf.h"
 
-/* How long who is out of memory waits for what went back behind an event, at most. */
+/* How long a thread that is out of memory waits for memory that was released after an event, at
+ * most. */
 #define BEHIND_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
-/* ---- giving back; the context is pinned or ending ---- */
+/* ---- releasing; the context is pinned or ending ---- */
 
-/* Of such memory the driver's plain free does not wait; but it comes before what the stream waits
- * for. */
+/* The driver's cuMemFree does not wait for stream-ordered memory. But it would come before the
+ * event that the stream waits for, so it is not used then (ordered). */
 static bool give_to_driver(const struct driver *driver, struct block *block, CUstream stream,
                            bool ordered)
 {
@@ -28,8 +29,8 @@ static bool give_to_driver(const struct driver *driver, struct block *block, CUs
            (!ordered && stream_block_free_plainly(driver, stream_block_of(block)) == CUDA_SUCCESS);
 }
 
-/* The context's, if nothing on it is under way: memory must not wait for other memory's work. Else
- * one for this once. */
+/* Returns the context's stream for late returns, if nothing on it is under way, since memory must
+ * not wait for other memory's work. Otherwise makes a stream for this one use, and sets *once. */
 static CUstream free_stream(struct pool *pool, struct context *context, bool *once)
 {
     const struct driver *driver = pool->driver;
@@ -40,8 +41,9 @@ static CUstream free_stream(struct pool *pool, struct context *context, bool *on
     return stream;
 }
 
-/* The stream that blocks go back on. The one that is synchronised now and then must never be behind
- * anything; behind work that is not over there is another one. */
+/* Returns the stream on which blocks are released. return_stream is synchronised now and then, so
+ * it must never wait for anything. A release after an event whose work may still run uses another
+ * stream. */
 static CUstream stream_behind(struct pool *pool, struct context *context,
                               const struct own_event *after, bool *once)
 {
@@ -75,8 +77,9 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
                                  driver_has_block(driver, block_address(b)));
         bytes += b->refused ? 0 : b->bytes;
     }
-    /* An allocation or a free that goes on without the memory need not wait until it is back,
-     * unless other processes may take as much as soon as it no longer counts as this one's. */
+    /* An allocation or a free that does not need the memory need not wait until the driver has it.
+     * But it waits where other processes may take as much as soon as the memory no longer counts as
+     * this one's. */
     bool counts = context->device->group_limit != UINT64_MAX;
     if (stream && !after && (place != RELEASE_IN_ALLOCATION || counts) &&
         !return_wait(pool, context, stream, place))
@@ -127,7 +130,8 @@ static void count_return(const struct stream_block *block, enum eviction reason,
     lock_give(&shelf->stream->lock);
 }
 
-/* Where the block is the driver's, returns its bytes. */
+/* Counts the block as released, or puts it back on its shelf if the driver refused it. Returns the
+ * bytes released. */
 static uint64_t settle_one(struct pool *pool, struct stream_block *block, enum eviction reason,
                            uint64_t nanoseconds)
 {
@@ -145,7 +149,8 @@ static uint64_t settle_one(struct pool *pool, struct stream_block *block, enum e
     return refused ? 0 : bytes;
 }
 
-/* Of blocks that have been handed over since then. */
+/* Calls settle_one for each block of a chain that was passed to the driver since started. Returns
+ * the bytes released. */
 static uint64_t settle_chain(struct pool *pool, struct block *chain, enum eviction reason,
                              uint64_t started)
 {
@@ -184,7 +189,7 @@ void stream_release_chain(struct pool *pool, struct context *context, struct blo
         return;
     uint64_t started = monotonic_now();
     hand_over(pool, context, chain, after, RELEASE_IN_ALLOCATION);
-    /* What the driver refuses is forgotten: no stamp tells when it is over. */
+    /* A block that the driver refuses is forgotten: no stamp tells when its work has completed. */
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = false;
     settle_chain(pool, chain, reason, started);
@@ -219,9 +224,10 @@ uint64_t stream_release_clean(struct pool *pool, const struct device *device, ui
     return stream_release_chosen(pool, device, choice_any(pool), bytes, reason, place);
 }
 
-/* ---- in the stream's own order ---- */
+/* ---- in a stream's own order ---- */
 
-/* Oldest first, as they were freed: the chain has the newest first. */
+/* The chain has the newest block first. Blocks are freed oldest first, as the program freed
+ * them. */
 static struct block *reverse(struct block *chain)
 {
     struct block *turned = NULL;
@@ -275,10 +281,10 @@ void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstrea
     hand_over_in_order(pool, handle, chain, EVICTION_MEMORY);
 }
 
-/* ---- behind an event of ours ---- */
+/* ---- after an event of the pool's own ---- */
 
-/* The first event that tells of the stream's oldest pending block, and of
- * nothing that came after its free; used by the caller. */
+/* Returns the first event that stands for the stream's oldest pending block, and for no work
+ * submitted after its free. The caller becomes a user of the event. */
 static struct own_event *use_first_event(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -290,7 +296,8 @@ static struct own_event *use_first_event(struct stream *stream)
     return event;
 }
 
-/* False where nothing there can go. */
+/* Releases blocks of the stream after its first event. False where no block can be released
+ * there. */
 static bool release_behind_one(struct pool *pool, struct context *context, struct stream *stream,
                                uint64_t bytes, enum eviction reason, uint64_t *released)
 {
@@ -311,7 +318,7 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
     return *released > before;
 }
 
-/* Lock not needed: it only chooses streams. */
+/* Lock not needed: the value only chooses streams. */
 static uint64_t pending_bytes(const struct stream *stream)
 {
     return rest_of(counter_get(&stream->free_bytes), counter_get(&stream->clean_bytes));
@@ -349,7 +356,7 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
     return released;
 }
 
-/* Without success, and nothing of the stream's is over that was not then. */
+/* Whether a wait for this stamp has failed, and nothing of the stream's has completed since. */
 static bool was_waited_for(struct stream *stream, uint64_t stamp)
 {
     lock_take(&stream->lock, LOCK_STREAM);

@@ -1,15 +1,16 @@
 /*
- * Giving stream-ordered memory back: known to be over, in a stream's own order, or behind an event.
+ * Releases stream-ordered memory to the driver: clean blocks, pending blocks in their own stream's
+ * order, and pending blocks ordered after an event.
  *
- * What is known to be over is given back by cuMemFreeAsync on the context's own stream for that
- * (return_stream.h), which orders nothing of the program's behind anything. What is not known to be
- * over stays, except where the order is there already: on the very stream, inside the program's own
- * allocation or free on it. So no allocation of the driver's is ever put behind work that the
- * program submitted after the free. No lock is held by the callers.
+ * Clean blocks are released by cuMemFreeAsync on a stream of the pool's own for each context
+ * (return_stream.h). It orders none of the program's work after anything. Pending blocks stay,
+ * except where the order exists already: on the very stream of the free, inside the program's own
+ * allocation or free there. So the driver never orders an allocation after work that the program
+ * submitted after the free. No lock is held by the callers.
  *
- * Device memory chooses what to give back from one heap under one lock (release.h there). Here it
- * lies in many streams, each under a lock of its own, and may go behind an event: so the two have
- * in common only where it goes, and how it is counted.
+ * Device memory chooses what to release from one heap under one lock (release.h there).
+ * Stream-ordered memory lies in many streams, each with a lock of its own, and may be released
+ * after an event. So the two share only the place that they release to, and the counting.
  */
 #ifndef CUDAPOOL_CORE_STREAM_RELEASE_H
 #define CUDAPOOL_CORE_STREAM_RELEASE_H
@@ -22,64 +23,70 @@
 #include "stream_choice.h"
 #include "streams.h"
 
-/* ---- what is known to be over ---- */
+/* ---- clean blocks ---- */
 
-/* Gives back what is known to be over on the device (NULL: all) until so many bytes are; returns
- * how many were. */
+/* Releases clean blocks of the device (NULL: all devices) until so many bytes are released. Returns
+ * the bytes released. */
 uint64_t stream_release_clean(struct pool *pool, const struct device *device, uint64_t bytes,
                               enum eviction reason, enum release_place place);
 
-/* The same of what is chosen, in all contexts of the device; and in one. */
+/* Release blocks of this choice in all contexts of the device, or in one context. Return the bytes
+ * released. */
 uint64_t stream_release_chosen(struct pool *pool, const struct device *device, struct choice choice,
                                uint64_t bytes, enum eviction reason, enum release_place place);
 uint64_t stream_release_in(struct pool *pool, struct context *context, struct choice choice,
                            uint64_t wanted, enum eviction reason, enum release_place place);
 
-/* The same in the choice's context, which is pinned or ending; after: behind this event of ours, or
- * NULL. */
+/* Releases blocks of the choice in its context, which is pinned or ending. after: an event of the
+ * pool's own that the release is ordered after, or NULL. Returns the bytes released. */
 uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
                           const struct own_event *after, enum release_place place);
 
-/* The same of these blocks, chained and away like those of a choice; NULL: of none. None of them
- * comes back: of what it was used for other streams may know alone. */
+/* Releases these blocks, which are chained and detached like those of a choice; NULL: there are
+ * none. after: as in stream_give_back. A block that the driver refuses is forgotten, not returned
+ * to its shelf, because no stamp tells when its work has completed. */
 void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
                           enum eviction reason, const struct own_event *after);
 
 /* ---- in a stream's own order ---- */
 
-/* Out of memory, in an allocation on this stream: hands the stream's pending blocks to the driver
- * in the stream's own order, unless others order it: then an operation in it could hold somebody
- * up. The bytes. */
+/* For a thread that is out of memory in an allocation on this stream: releases the stream's pending
+ * blocks in the stream's own order. If others order the stream it releases nothing, because an
+ * operation in the stream could hold others up. Returns the bytes released. */
 uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle);
 
-/* The same of so many bytes, for this reason. */
+/* Releases up to so many bytes in the stream's own order, as stream_release_in_order does, and
+ * counts them with this reason. */
 uint64_t stream_release_in_order_up_to(struct pool *pool, struct stream_ref ref, CUstream handle,
                                        uint64_t bytes, enum eviction reason);
 
-/* The same of all, where the context is ending, and the stream's work with it. */
+/* Releases all pending blocks of the stream in its own order, also where others order it: the
+ * context is ending, and the stream's work with it. */
 void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle);
 
-/* ---- behind events of ours ---- */
+/* ---- after events of the pool's own ---- */
 
-/* Gives one address back behind an event of ours, inside the driver. */
+/* Releases one address, ordered after this event. Called within enter_driver and leave_driver. */
 bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
                                CUdeviceptr address);
 
-/* Of any stream of the context, which is pinned, that has at least so much pending: until so many
- * bytes are on their way. */
+/* Releases blocks of every stream of the context, which is pinned, that has at least this many
+ * bytes pending. Each release is ordered after an event. Stops once so many bytes are released. */
 uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes,
                                       uint64_t at_least);
 
-/* The same where others order the stream: behind events of ours, on a stream of ours, whence the
- * driver may have its ways to give them out at once. The stamp up to which they were pending, for a
- * wait until they are back: for so long as anybody waits who is out of memory. */
+/* stream_release_behind releases the pending blocks of a stream that others order. The release is
+ * ordered after events of the pool's own, on a stream of the pool's own. The driver may have ways
+ * to give out at once what is freed there. *stamp: the newest stamp that an event stands for.
+ * stream_release_wait_behind waits until everything up to that stamp has completed, as long as a
+ * thread that is out of memory may wait. True: it has. */
 uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct context *context,
                                uint64_t *stamp);
 bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64_t stamp);
 
 /* ---- devices ---- */
 
-/* For walks through contexts, which take a device that they might change. */
+/* context_next takes a device that it could change. */
 static inline struct device *changeable(const struct device *device)
 {
     return (struct device *)(uintptr_t)device;

@@ -16,9 +16,9 @@
 #include "stream_shelf.h"
 #include "stream_sums.h"
 
-/* A stream may keep this share of the device's cap without a look at the others, divided by the
- * number of streams; and only while less than half of the cap is used: so together they stay
- * inside. */
+/* A stream may have 1/CAP_SHARE of the device's cap free without a look at the other streams,
+ * divided by the number of streams. It may do so only while less than half of the cap is used, so
+ * all streams together stay within the cap. */
 #define CAP_SHARE   8u
 #define FEW_STREAMS 16u
 
@@ -51,7 +51,7 @@ bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
     return fits && !full;
 }
 
-/* The newest block of the shelf that was used last. */
+/* Whether the bucket of the newest pending block has more blocks than the cap. */
 static bool newest_fills_its_bucket(const struct pool *pool, const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -89,13 +89,14 @@ static void release_idle(struct pool *pool, const struct device *device, uint64_
         stream_release_in(pool, c, choice, UINT64_MAX, EVICTION_IDLE, RELEASE_IN_ALLOCATION);
 }
 
-/* True for one thread each time. */
+/* Whether it is time to look for idle blocks. True for one thread each time. */
 static bool idle_look_is_due(const struct pool *pool, struct device *device, uint64_t now)
 {
     uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
     uint64_t last =
         atomic_load_explicit(&stream_device(device)->idle_checked_at, memory_order_relaxed);
-    /* The blocks carry times of looks: those of before the first one have none. */
+    /* Blocks carry the time of their stream's last look. A block freed before the first look has
+     * none. */
     return idle && now > idle && now >= last + idle / 4 &&
            atomic_compare_exchange_strong_explicit(&stream_device(device)->idle_checked_at, &last,
                                                    now, memory_order_relaxed, memory_order_relaxed);
@@ -116,9 +117,10 @@ void stream_reserve_look(struct pool *pool, struct stream *stream, uint64_t byte
 }
 
 /* ---- idle blocks, by the clock ----
- * Frees look at no clock, but carry the time of the stream's last look, or the housekeeper's: so a
- * block was free for an interval less than its time says, at most. Times from before the
- * housekeeper was there say nothing. */
+ *
+ * A free does not read the clock. A freed block carries the time of its stream's last look, or of
+ * the housekeeper's. The time since then is at most one interval more than the block has been free.
+ * Times from before the housekeeper ran say nothing. */
 
 static void note_time_everywhere(struct pool *pool, const struct device *device, uint64_t now)
 {
@@ -134,7 +136,8 @@ static void note_time_everywhere(struct pool *pool, const struct device *device,
     }
 }
 
-/* Blocks that were freed before this are due; 0: none is. */
+/* Returns the time before which a block must have been freed to be due for release; 0: none is
+ * due. */
 static uint64_t due_before(const struct pool *pool, uint64_t now)
 {
     uint64_t since = pool->settings.stream_ordered.release_after_idle_ns + HOUSEKEEPING_INTERVAL;
@@ -149,7 +152,7 @@ static uint64_t release_due(struct pool *pool, const struct device *device, uint
                                  RELEASE_FOR_OTHERS);
 }
 
-/* When the next block is due. */
+/* Returns when the next block is due. */
 static uint64_t next_due(struct pool *pool, const struct device *device)
 {
     uint64_t since = pool->settings.stream_ordered.release_after_idle_ns + HOUSEKEEPING_INTERVAL;
@@ -183,8 +186,8 @@ uint64_t stream_reserve_release_idle(struct pool *pool, struct device *device, u
     return released < HOUSEKEEPING_PORTION ? next_due(pool, device) : RELEASE_MORE_AT_ONCE;
 }
 
-/* What the driver's own pools hold because of a threshold of ours is idle as well. False: some of
- * it is pending there, and stays when that is over. */
+/* Trims the driver's own pools: what they hold because of a release threshold that the pool has set
+ * is idle as well. False: some of it is pending there, and stays when its work has completed. */
 static bool empty_drivers_pools(struct pool *pool)
 {
     uint64_t left = 0;
@@ -211,13 +214,14 @@ bool stream_reserve_watch(struct pool *pool)
 
 /* ---- before a miss ---- */
 
-/* Where the memory pool has a release threshold, the driver would hold on to what was needed once,
- * and give it out again in any size: so twice the peak is kept, and so many growth budgets. */
+/* If the memory pool has a release threshold, the driver would keep what was needed once, and give
+ * it out again in any size. So the pool may reserve this many times the peak, plus this many growth
+ * budgets. */
 #define THRESHOLD_PEAKS   2u
 #define THRESHOLD_BUDGETS 4u
 
-/* Bytes that may be reserved in all, where the program is to have so many more. What the driver's
- * memory pool keeps anyway costs nobody anything here, except where memory is short. */
+/* Bytes that may be reserved in all, if the program is to hold so many more. What the driver's
+ * memory pool would keep anyway costs nobody anything here, except where memory is short. */
 static uint64_t bound_on_reserve(const struct pool *pool, const struct device *device,
                                  const struct mempool *mempool, uint64_t bytes)
 {
@@ -240,8 +244,9 @@ bool stream_reserve_has_room(struct pool *pool, const struct context *context,
     return reserved + bytes <= bound_on_reserve(pool, device, mempool, bytes);
 }
 
-/* Each time what is left of the device has halved, what is pending without an event gets one: when
- * there is none left, the program may have submitted more work behind it. */
+/* Each time the memory that is left of the device has halved, pending blocks without an event get
+ * one. Once no memory is left, the program may have submitted more work, and a new event would
+ * stand for that too. */
 static void look_at_what_is_left(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t taken = device_reserved(device) + bytes;
@@ -269,8 +274,9 @@ static void settle_now_and_then(struct pool *pool, const struct device *device)
     streams_pause_after(streams, &streams->settling, started);
 }
 
-/* What goes back in an allocation that goes on without it: each block for a call of the driver's,
- * and a miss of whom it would have served. So small ones only go where no few large ones do. */
+/* A release here costs a driver call for each block, inside an allocation that does not need the
+ * memory. It also costs a miss for whoever would have reused the block. So small blocks are
+ * released only where a few large ones are not enough. */
 #define FEW_BLOCKS 8u
 
 static uint64_t worth_a_call(uint64_t bytes, bool small)

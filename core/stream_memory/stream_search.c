@@ -6,8 +6,8 @@
 #include "stream_ends.h"
 #include "stream_reserve.h"
 
-/* Streams that are looked at and that are asked about, and blocks of a bucket that are looked at,
- * before the driver is the faster answer. */
+/* How many streams a search looks at and asks about, and how many blocks of a bucket it looks at.
+ * Beyond that the driver is the faster answer. */
 #define SEARCH_MAX  64u
 #define QUERIES_MAX 8u
 #define LOOKS_MAX   8u
@@ -53,8 +53,8 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
     bool is = stream_is(ref);
     search->context = stream->context;
     search->generation = stream->generation;
-    /* What a stream waits for, others that it orders need not; and a wait in it might hold them up,
-     * which an allocation does not. */
+    /* If this stream waited for another one, the streams that it orders would not wait as well. And
+     * a wait in it might hold them up, which an allocation does not. */
     search->host_only = !stream->own_order;
     search->known = stream->known;
     search->from = stream->search_from;
@@ -71,7 +71,7 @@ void search_for_whole(struct search *search, struct bucket *whole)
 
 /* ---- one stream ---- */
 
-/* Its bucket of that size, if it is in the same context. */
+/* Returns the stream's bucket of the searched size, if the stream is in the same context. */
 static struct bucket *bucket_of(const struct search *search, const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -88,7 +88,7 @@ static bool comes_after(const struct search *search, const struct stream *stream
     return stream->index < STREAMS_ORDERED && search->known.after[stream->index] >= stamp;
 }
 
-/* Off its shelf, and out of its counters. */
+/* Takes the block off its shelf and out of the stream's counters. */
 static struct stream_block *take_for_another(struct stream *stream, struct block *found)
 {
     lock_must_be_held(&stream->lock);
@@ -101,7 +101,8 @@ static struct stream_block *take_for_another(struct stream *stream, struct block
     return block;
 }
 
-/* pending: whether there is something that may be over. */
+/* Returns a block of this stream that can be taken at once, or NULL. *pending: whether it has a
+ * pending block, which may be clean by now. */
 static struct stream_block *look_at(const struct search *search, struct stream *stream,
                                     enum hit *hit, bool *pending)
 {
@@ -170,7 +171,8 @@ static void learn_order(struct search *search, const struct stream *other, uint6
     lock_give(&stream->lock);
 }
 
-/* A block has come back to its shelf. The memory pool may have been destroyed meanwhile. */
+/* A block was put back on its shelf. The memory pool may have been destroyed meanwhile; then its
+ * blocks are released. */
 static void give_back_if_its_pool_ended(struct pool *pool, struct mempool *mempool)
 {
     if (atomic_load_explicit(&mempool->closed, memory_order_relaxed))
@@ -207,7 +209,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
     return block;
 }
 
-/* On a stream with early launches its own blocks need to be over, too. */
+/* On a stream with early launches, its own blocks too must be clean before they are reused. */
 struct stream_block *search_ask_about_own(struct search *search, struct bucket *bucket)
 {
     struct stream *stream = search->ref.stream;
@@ -229,7 +231,7 @@ struct stream_block *search_ask_about_own(struct search *search, struct bucket *
     return block;
 }
 
-/* ---- all that have such blocks ---- */
+/* ---- all streams that have such blocks ---- */
 
 typedef struct stream_block *visitor(struct search *search, struct stream *stream, enum hit *hit);
 
@@ -242,7 +244,8 @@ static struct stream_block *visit_candidates(struct search *search, visitor *vis
     return block;
 }
 
-/* What is pending there without an event would have served: the next frees there record one. */
+/* Pending blocks of these streams would have served if they had an event. The next frees on these
+ * streams record one. */
 static void ask_for_events(const struct search *search)
 {
     for (unsigned i = 0; i < search->count; i++)
@@ -257,7 +260,8 @@ static void begin_next_behind(const struct search *search, unsigned others)
     lock_give(&stream->lock);
 }
 
-/* Each from the one behind the stream on, or from where it left off because they were too many. */
+/* Looks at each stream that has such blocks. Starts at the stream's index plus 1, or where the
+ * stream's last search stopped because it had looked at too many. */
 static struct stream_block *look_at_holders(struct search *search, enum hit *hit)
 {
     const struct streams *streams = streams_of(search->pool);

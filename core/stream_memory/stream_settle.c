@@ -34,7 +34,7 @@ void stream_settle_all(struct pool *pool, const struct device *device,
             (counter_get(&stream->free_bytes) == 0 && !stream_has_unsettled_spare(stream)))
             continue;
         uint64_t stamp = newest_stamp(stream);
-        /* The newest first: it may settle all. */
+        /* The newest event is asked about first. If it has completed, everything has. */
         if (stamp && !query(pool, stream, stamp))
             while (newest_stamp(stream) && query(pool, stream, 1))
                 continue;
@@ -63,7 +63,8 @@ bool stream_settle_is_pending_in(struct pool *pool, const struct context *contex
     return pending;
 }
 
-/* Whether an event of ours tells when the first of what is pending there is over. */
+/* Whether an event of the pool's own stands for the first pending block of the stream, which is in
+ * this context. */
 static bool has_event(struct stream *stream, const struct context *context)
 {
     lock_take(&stream->lock, LOCK_STREAM);
@@ -117,7 +118,8 @@ static void visit_end(const struct visit *visit)
         context_unpin(visit->context);
 }
 
-/* While it is not known whether the context ends, nothing is. */
+/* Asks the driver about the event. While it is not known whether the context ends, the event counts
+ * as not completed. */
 static CUresult ask(struct pool *pool, const struct visit *visit, CUevent event)
 {
     if (!visit_begin(visit))
@@ -143,8 +145,6 @@ void stream_settle_destroy(struct pool *pool, const struct visit *visit, CUevent
     visit_end(visit);
 }
 
-/* Until the event is over, or, without one, our own are; or one of ours tells of memory that can go
- * back. What the driver says of the event. */
 CUresult stream_settle_wait(struct pool *pool, const struct visit *visit, const CUevent *event,
                             uint64_t give_up_at)
 {
@@ -178,7 +178,7 @@ static void settle_context_until(struct pool *pool, const struct visit *visit, u
         leave_driver();
         visit_end(visit);
     }
-    /* Where the driver could record one but did not, something is wrong. */
+    /* If the driver has cuCtxRecordEvent, but no event was recorded, something is wrong. */
     bool waits =
         recorded || (!pool->driver->cuCtxRecordEvent && !program_captures(&pool->captures));
     if (waits &&

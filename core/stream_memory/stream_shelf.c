@@ -12,7 +12,7 @@ static struct shelf *shelf_of_segments(const struct segments *segments)
     return (struct shelf *)((char *)(uintptr_t)segments - offsetof(struct shelf, segments));
 }
 
-/* The table is the first of all that belongs to streams. */
+/* The block table is the first member of struct streams. */
 static struct streams *streams_of_segments(const struct segments *segments)
 {
     _Static_assert(offsetof(struct streams, blocks) == 0, "the table is the first");
@@ -40,8 +40,8 @@ static void put_record(struct segments *segments, struct block *record)
     stream_block_put(&streams_of_segments(segments)->records, stream_block_of(record));
 }
 
-/* What the next work on the stream comes after, and in its context: what a former owner of the
- * stream's record has left in another one stays where it is. */
+/* Whether the stream's next work comes after the block's last use, and the block is in the stream's
+ * context. What a former owner of the stream's record has left in another context is not cut. */
 static bool may_be_cut(const struct segments *segments, const struct block *block)
 {
     const struct stream *stream = shelf_of_segments(segments)->stream;
@@ -70,10 +70,12 @@ void shelf_unlist_if_whole(struct stream_block *block)
         segments_unlist(&shelf_of(block)->segments, &block->block);
 }
 
-/* ---- counters: in the figures, where those of streams are told apart by their place in the list.
- * What the memory pools of a stream have of one size is counted together; and where the figures are
- * nearly full, what a stream has of further sizes is counted as what is not kept. All of it is
- * changed under the stream's lock only. ---- */
+/* ---- counters ----
+ *
+ * The counters of a stream are in the figures, under the stream's index in the list. All memory
+ * pools of a stream share the counters of a size. If the figures are nearly full, further sizes of
+ * a stream are counted together with those that are not cached. All counters change only under the
+ * stream's lock. */
 
 static struct bucket_counters *add_counters(struct pool *pool, const struct stream *stream,
                                             uint64_t bytes)
@@ -101,7 +103,7 @@ static struct bucket_counters *counters_of_size(struct pool *pool, const struct 
     return counters ? counters : shelf->unkept.bucket.counters;
 }
 
-/* The first bucket of a size has the peaks of all streams. */
+/* The counters of the first bucket of a size have the peaks of all streams of the device. */
 static void sum_up(struct shelf_bucket *bucket)
 {
     struct bucket_counters *none = NULL;
@@ -154,7 +156,7 @@ struct shelf *shelf_find_and_move(struct stream *stream, const struct mempool *m
     return found;
 }
 
-/* Relaxed: a few more or less do no harm. */
+/* Relaxed: a few buckets more or less do no harm. */
 static bool may_add_bucket(struct streams *streams)
 {
     return atomic_load_explicit(&streams->bucket_count, memory_order_relaxed) <
@@ -190,7 +192,7 @@ struct bucket *shelf_look_up_bucket(struct shelf *shelf, uint64_t bytes)
     const struct stream_device *device = shelf->stream->on_device;
     uint64_t rounded = size_class_round(&device->classes, bytes);
     struct bucket *bucket = bucket_set_find(&shelf->buckets, rounded);
-    /* What is cut takes more than the quick path knows of. */
+    /* Blocks that are cut need more steps than the quick path has. */
     if (shelf_splits(shelf->stream))
         return NULL;
     if (bucket)
@@ -215,9 +217,9 @@ void shelf_has_new_owner(struct stream *stream, uint64_t now)
             shelf_bucket_of(b)->taken_by_others = 0;
 }
 
-/* ---- blocks coming and going ---- */
+/* ---- counting, listing and handing out blocks ---- */
 
-/* What is counted where so much is used. */
+/* Returns what to count when used bytes are in use and counted bytes were counted before. */
 static uint64_t counted_of(uint64_t used, uint64_t counted)
 {
     return used < counted ? rest_of(used, SHELF_STEP / 2) : used;

@@ -1,10 +1,10 @@
 /*
- * Shelves: the free blocks of one stream and one memory pool, in buckets, and what is counted of
- * all its blocks. These are the steps that every allocation and every free take, inline: for
- * core/pool/pool_stream.c, which does nothing else where the stream's own order is enough, and for
- * the files that do the rest.
+ * Shelves: the free blocks of one stream and one memory pool, in buckets, and the counts of all
+ * blocks of the two. This file has the steps of every allocation and free, inline.
+ * core/pool/pool_stream.c does nothing else where the stream's own order is enough. Other files do
+ * the rest, and use these steps too.
  *
- * Locking: all of them with the stream's lock held, but for shelf_of and shelf_asked.
+ * Locking: all functions are called with the stream's lock held, except shelf_of and shelf_asked.
  */
 #ifndef CUDAPOOL_CORE_STREAM_SHELF_H
 #define CUDAPOOL_CORE_STREAM_SHELF_H
@@ -20,26 +20,30 @@
 #include "stream_holders.h"
 #include "streams.h"
 
-/* Each look for idle blocks reads the clock: so many frees go without. */
+/* A look for idle blocks reads the clock, so there is one only after this many frees. */
 #define FREES_PER_LOOK 32u
 
 struct shelf_bucket {
     _Alignas(STREAM_APART) struct bucket bucket;
-    struct size_span requests;                            /* that it serves */
-    struct stream_holders *holders;                       /* of its memory pool and size */
-    struct stream_holders *of_device;                     /* of its device and size */
-    uint64_t peak_live_bytes, counted_bytes, noted_up_to; /* as in struct shelf, of its blocks */
-    uint64_t room; /* so many may be free before a free has to look at more; 0 while the stream is
-                      not listed in holders, and where blocks are cut */
-    unsigned looks_in_vain; /* other streams' looks in vain at what is pending here, since one took
-                      something */
-    unsigned not_kept;      /* frees from other streams that were the driver's because of that */
-    uint64_t hits;          /* as these were counted */
-    uint64_t
-        taken_by_others; /* blocks that other streams have taken, and that no new ones stand for */
+    struct size_span requests;        /* the request sizes that it serves */
+    struct stream_holders *holders;   /* of its memory pool and size */
+    struct stream_holders *of_device; /* of its device and size */
+    /* As in struct shelf, for the blocks of this bucket. */
+    uint64_t peak_live_bytes, counted_bytes, noted_up_to;
+    /* Up to this many blocks may be free before a free has to check more. 0 while the stream's bit
+     * in holders is not set, and where blocks are cut. */
+    uint64_t room;
+    /* Failed looks of other streams at pending blocks of this bucket, since a stream last took one.
+     */
+    unsigned looks_in_vain;
+    /* Frees of other streams' blocks while looks_in_vain was high: the driver got all but a few. */
+    unsigned not_kept;
+    uint64_t hits; /* the bucket's hits when has_hit_since last looked */
+    /* Blocks that other streams have taken and no new block has replaced. */
+    uint64_t taken_by_others;
 };
 
-/* The bucket is not one of blocks that are not kept. */
+/* In the bucket of sizes that are not cached, requests and holders are not set. */
 static inline struct shelf_bucket *shelf_bucket_of(struct bucket *bucket)
 {
     return (struct shelf_bucket *)((char *)bucket - offsetof(struct shelf_bucket, bucket));
@@ -51,17 +55,20 @@ struct shelf {
     _Alignas(STREAM_APART) struct stream *stream;
     struct mempool *mempool;
     struct bucket_set buckets;
-    struct shelf_bucket unkept; /* live blocks of sizes that are not kept */
-    counter used_bytes;         /* by the program, as it asked for them */
-    counter plainly_freed;      /* by the program's cuMemFree, ever, as it asked for them */
+    struct shelf_bucket unkept; /* live blocks of sizes that are not cached */
+    counter used_bytes;         /* that the program holds, as it asked for them */
+    counter plainly_freed;      /* total freed by the program's cuMemFree, as it asked for them */
     counter peak_used_bytes;
-    uint64_t counted_bytes;    /* of used_bytes, in the device's sum: see shelf_note_used */
-    uint64_t noted_up_to;      /* that function need not look while no more than this is used */
-    struct shelf *next;        /* of the same stream; written before it is listed */
-    struct shelf *next_recent; /* of the same stream, in the order in which they were last used */
-    struct shelf_bucket *by_request[SHELF_PLACES]; /* that served such a request last, or NULL; see
-                                                      size_class_place. None where blocks are cut */
-    struct segments segments; /* with the policy split, like all that is free and whole */
+    uint64_t counted_bytes; /* the part of used_bytes in the device's sum: see shelf_note_used */
+    /* No call of shelf_note_used is due while used_bytes is no more than this. */
+    uint64_t noted_up_to;
+    struct shelf *next;        /* of the same stream; written before this shelf is listed */
+    struct shelf *next_recent; /* of the same stream, ordered by last use */
+    /* The bucket that last served a request of such a size, or NULL; see size_class_place. All NULL
+     * where blocks are cut. */
+    struct shelf_bucket *by_request[SHELF_PLACES];
+    /* With the policy split; its trees have the free whole blocks, too. */
+    struct segments segments;
 };
 
 /* Whether blocks are cut out of larger ones. No lock needed. */
@@ -75,16 +82,16 @@ static inline struct shelf *shelf_of(const struct stream_block *block)
     return atomic_load_explicit(&block->shelf, memory_order_relaxed);
 }
 
-/* NULL where it can't be made. */
+/* Make a shelf of the stream, or a bucket of the shelf. NULL where it can't be made. */
 struct shelf *shelf_add(struct pool *pool, struct stream *stream, struct mempool *mempool);
 struct bucket *shelf_add_bucket(struct pool *pool, struct shelf *shelf, uint64_t bytes);
 
-/* A stream's record is new, and nobody else's; it has a new owner, from whom nobody has taken
- * anything. */
+/* shelf_begin: the stream's record has just been made. shelf_has_new_owner: the record now belongs
+ * to another stream, from which nobody has taken a block yet. */
 void shelf_begin(struct stream *stream);
 void shelf_has_new_owner(struct stream *stream, uint64_t now);
 
-/* The clock was looked at. */
+/* Notes the current time, for the frees that follow. */
 static inline void shelf_note_time(struct stream *stream, uint64_t now)
 {
     lock_must_be_held(&stream->lock);
@@ -103,7 +110,8 @@ static inline struct shelf *shelf_find(const struct stream *stream, const struct
 
 struct shelf *shelf_find_and_move(struct stream *stream, const struct mempool *mempool);
 
-/* The same, and the next look for it is short. */
+/* Finds the shelf of this memory pool and moves it to the front, so that the next search for it is
+ * short. */
 static inline struct shelf *shelf_to_front(struct stream *stream, const struct mempool *mempool)
 {
     lock_must_be_held(&stream->lock);
@@ -127,8 +135,8 @@ static inline struct bucket *shelf_get_bucket(struct pool *pool, struct shelf *s
     return found ? found : shelf_add_bucket(pool, shelf, bytes);
 }
 
-/* The bucket that serves such a request, and finds the next one at once; NULL: there is none, or
- * blocks are cut. */
+/* Finds the bucket that serves requests of this size, and notes it in by_request for the next one.
+ * NULL: there is none, or blocks are cut. */
 struct bucket *shelf_look_up_bucket(struct shelf *shelf, uint64_t bytes);
 
 static inline struct bucket *shelf_bucket_for(struct shelf *shelf, uint64_t bytes)
@@ -139,23 +147,24 @@ static inline struct bucket *shelf_bucket_for(struct shelf *shelf, uint64_t byte
                : shelf_look_up_bucket(shelf, bytes);
 }
 
-/* ---- blocks coming and going ---- */
+/* ---- counting, listing and handing out blocks ---- */
 
-/* What the program holds on a device is summed up without a walk over its streams. Each shelf
- * counts its part in steps, and never more than it has:
+/* The bytes that the program holds on a device are summed up without a walk over the streams. Each
+ * shelf adds its part in steps, and never more than it has:
  *
  *   used_bytes - SHELF_STEP <= counted_bytes <= used_bytes
  *
- * The same is done for each size, but that a bucket's fall is counted only with one of the shelf.
- */
+ * Each bucket does the same for its size. A fall of a bucket's bytes is counted only together with
+ * a fall of the shelf's. */
 #define SHELF_STEP (UINT64_C(32) << 20)
 
-/* Counts all that is used; where less than counted_bytes is, half a step less, so that not each
- * free counts anew. Raises the shelf's peak and the device's. */
+/* Sets counted_bytes to used_bytes. If used_bytes has fallen below counted_bytes, it counts half a
+ * step less, so that not each free has to count anew. Raises the peaks of the shelf and of the
+ * device. bucket: counted in the same way; NULL: all buckets of the shelf are. */
 void shelf_note_used(struct shelf *shelf, struct bucket *bucket);
 
-/* So many bytes more are to be reserved in the bucket. What streams take from each other is in the
- * peak of its size once. */
+/* Adds bytes that are about to be reserved in the bucket to the device's sum for the size, and
+ * raises its peak. A block that one stream takes from another counts once in this peak. */
 static inline void shelf_raise_reserved(const struct bucket *bucket, uint64_t bytes)
 {
     struct stream_holders *all = shelf_bucket_of((struct bucket *)(uintptr_t)bucket)->of_device;
@@ -171,7 +180,7 @@ static inline void shelf_count_in(struct shelf *shelf, struct bucket *bucket,
     lock_must_be_held(&shelf->stream->lock);
     uint64_t bytes = block->block.bytes;
     counter_add(&shelf->stream->reserved_bytes, bytes);
-    /* The peak comes first: see stats.h. */
+    /* The peak is raised first: see stats.h. */
     shelf_raise_reserved(bucket, bytes);
     counter_add(&bucket->counters->reserved_bytes, bytes);
 }
@@ -209,7 +218,7 @@ static inline void shelf_count_not_live(struct shelf *shelf, const struct stream
     counter_subtract(&shelf->used_bytes, shelf_asked(block));
 }
 
-/* After a block was counted as not live, and as free or as out. */
+/* To be called after a block was counted as not live, and as free or as out. */
 static inline bool shelf_has_fallen(const struct shelf *shelf)
 {
     return counter_get(&shelf->used_bytes) < shelf->counted_bytes;
@@ -234,8 +243,8 @@ static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, 
     counter_add(&stream->free_bytes, bytes);
 }
 
-/* What may be free before a free has to look further: the device's cap, and what no event covers.
- */
+/* Sets how many bytes may be free before a free has to check more. Two things limit them: the
+ * device's cap, and the pending bytes that no event stands for. */
 static inline void shelf_set_unchecked(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -244,7 +253,7 @@ static inline void shelf_set_unchecked(struct stream *stream)
     stream->unchecked_bytes = (int64_t)smaller_of(covered, stream->unchecked_cap);
 }
 
-/* No event can be recorded behind a free: not each free tries again. */
+/* No event could be recorded in a free. Raises the limit, so that not each free tries again. */
 static inline void shelf_put_off_check(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -252,7 +261,7 @@ static inline void shelf_put_off_check(struct stream *stream)
         (int64_t)(counter_get(&stream->free_bytes) + stream->may_be_uncovered);
 }
 
-/* A pending block comes, or goes. */
+/* Whether an event that can be asked about stands for the free of this pending block. */
 static inline bool shelf_is_covered(const struct stream *stream, const struct block *block)
 {
     return counter_get(&block->epoch) <= stream->covered;
@@ -264,11 +273,10 @@ static inline void shelf_count_if_covered(struct stream *stream, const struct st
         stream->covered_bytes += block->block.bytes;
 }
 
-/* Where blocks are cut, a free one that is whole is in a tree, too. */
+/* Where blocks are cut, a free whole block is in a tree as well as in its list. */
 void shelf_list_if_whole(struct stream_block *block);
 void shelf_unlist_if_whole(struct stream_block *block);
 
-/* A clean block out of its list. */
 static inline void shelf_take_from_clean(struct stream *stream, struct bucket *bucket,
                                          struct stream_block *block)
 {
@@ -306,7 +314,7 @@ static inline void shelf_take(struct stream *stream, struct bucket *bucket,
     counter_subtract(&stream->free_bytes, bytes);
 }
 
-/* The same for what shelf_find_own has found, where blocks are not cut. */
+/* Like shelf_take, for a block that shelf_find_own has found. Only where blocks are not cut. */
 static inline void shelf_take_own(struct stream *stream, struct bucket *bucket,
                                   struct stream_block *block)
 {
@@ -327,7 +335,7 @@ static inline void shelf_take_own(struct stream *stream, struct bucket *bucket,
     counter_subtract(&stream->free_bytes, bytes);
 }
 
-/* By ascending stamp: nearly always the last. */
+/* Keeps the list in ascending order of stamps. The block's place is nearly always the last. */
 static inline void shelf_insert_pending(struct block_list *list, struct block *block,
                                         uint64_t stamp, enum block_link link)
 {
@@ -348,23 +356,25 @@ static inline void shelf_insert_pending(struct block_list *list, struct block *b
     }
 }
 
-/* What is pending up to this stamp can be asked about from now on. */
+/* From now on an event that can be asked about stands for what is pending up to this stamp. */
 void shelf_cover(struct stream *stream, uint64_t stamp);
 
-/* A pending block turns out to be over. */
+/* The work of a pending block has completed: makes it clean. */
 void shelf_make_clean(struct stream *stream, struct stream_block *block);
 
-/* A free block leaves its shelf, in whose name it stays; and comes back, with the stamp that it
- * had. Where blocks are cut the pool may be NULL. */
+/* shelf_detach takes a free block off its shelf and out of the shelf's counts. The block's shelf
+ * field stays. shelf_attach puts it back, with the stamp that it had. pool may be NULL where blocks
+ * are cut. */
 void shelf_detach(struct stream *stream, struct stream_block *block);
 void shelf_attach(const struct pool *pool, struct shelf *shelf, struct stream_block *block);
 
-/* Before a block comes to lie in the bucket: looks for one are led to the stream; and where a look
- * has left the bucket empty, or found it so: no more are. */
+/* shelf_list_bucket: called before a block is put into the bucket. From then on searches visit the
+ * stream. shelf_unlist_if_empty: called when a search has emptied the bucket or found it empty.
+ * From then on searches do not visit the stream. */
 void shelf_list_bucket(const struct pool *pool, const struct stream *stream, struct bucket *bucket);
 void shelf_unlist_if_empty(const struct stream *stream, struct bucket *bucket);
 
-/* The block, which is on no shelf and counted in this one, is the program's from now on. Its
+/* Hands a block to the program that is in no list and counted in this shelf. Returns its
  * address. */
 static inline CUdeviceptr shelf_hand_out(struct shelf *shelf, struct bucket *bucket,
                                          struct stream_block *block, size_t bytes)
@@ -380,7 +390,7 @@ static inline CUdeviceptr shelf_hand_out(struct shelf *shelf, struct bucket *buc
     return address;
 }
 
-/* The hit itself is counted last: see stats.h. */
+/* Hands out a block as a hit. The hit itself is counted last: see stats.h. */
 static inline CUdeviceptr shelf_hand_out_hit(struct shelf *shelf, struct bucket *bucket,
                                              struct stream_block *block, size_t bytes, enum hit hit)
 {
@@ -393,13 +403,14 @@ static inline CUdeviceptr shelf_hand_out_hit(struct shelf *shelf, struct bucket 
 
 /* ---- a block of the stream's own ---- */
 
-/* Its memory is the likeliest to be in the GPU's cache. */
+/* The newest free block: its memory is the likeliest to be in the GPU's cache. */
 static inline struct block *shelf_newest(const struct bucket *bucket)
 {
     return bucket->pending.last ? bucket->pending.last : bucket->clean.last;
 }
 
-/* Whether the stream's own order is not enough. Relaxed: see where it is set. */
+/* Whether early launches make the stream's own order too weak for reuse. Relaxed: see where the
+ * flag is set. */
 static inline bool shelf_launches_early(const struct stream *stream)
 {
     return atomic_load_explicit(&stream->early_launches, memory_order_relaxed);
@@ -410,8 +421,10 @@ static inline bool shelf_is_marked(const struct stream *stream, const struct blo
     return counter_get(&block->epoch) <= stream->marked || !stream->ordered_by_others;
 }
 
-/* Where others order the stream: the newest one with an operation behind its free, as nearly every
- * one has; or the oldest, where some are from before others did. */
+/* For a stream whose own order alone is not enough. Returns the newest pending block if an
+ * operation follows its free, which is nearly always so. Otherwise returns the oldest pending block
+ * if an operation follows its free. This happens where some blocks were freed before others ordered
+ * the stream. Otherwise returns a clean block, or NULL. */
 static inline struct block *shelf_find_marked(const struct stream *stream,
                                               const struct bucket *bucket)
 {
@@ -423,7 +436,7 @@ static inline struct block *shelf_find_marked(const struct stream *stream,
     return bucket->clean.last;
 }
 
-/* What may be handed out in the stream's order, or NULL. */
+/* Returns a block that may be handed out in the stream's order, or NULL. */
 static inline struct block *shelf_find_own(const struct stream *stream, const struct bucket *bucket)
 {
     lock_must_be_held(&stream->lock);
@@ -435,12 +448,13 @@ static inline struct block *shelf_find_own(const struct stream *stream, const st
 
 __attribute__((always_inline)) static inline bool shelf_is_usable(const struct context *context)
 {
-    /* Relaxed: see where they are set. What is seen late of the end, its beginner waits for. */
+    /* Relaxed: see where the flags are set. The thread that begins the context's end waits for
+     * threads that see the flags late. */
     return !atomic_load_explicit(&context->unusable, memory_order_relaxed) &&
            !atomic_load_explicit(&context->dying, memory_order_relaxed);
 }
 
-/* Lock held. Whether the block may stay, as far as the stream alone can tell. */
+/* Lock held. Whether the block may be cached, as far as the stream alone can tell. */
 __attribute__((always_inline)) static inline bool shelf_may_keep(const struct stream *stream,
                                                                  const struct stream_block *block)
 {
@@ -452,7 +466,8 @@ __attribute__((always_inline)) static inline bool shelf_may_keep(const struct st
            shelf_is_usable(stream->context);
 }
 
-/* The same of a part, which has no other place to go: no caps count, nor whether its pool ends. */
+/* Whether a part may lie on the stream. A part has no other place, so neither caps nor the end of
+ * its memory pool matter. */
 static inline bool shelf_may_keep_part(const struct stream *stream, const struct stream_block *part)
 {
     lock_must_be_held(&stream->lock);
@@ -465,7 +480,7 @@ static inline bool shelf_is_full(const struct pool *pool, const struct bucket *b
     return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
 }
 
-/* The same, and looks for a block are led there. */
+/* Whether the bucket has room for another block, and searches visit the stream already. */
 static inline bool shelf_has_room(struct bucket *bucket)
 {
     return bucket->free_blocks < shelf_bucket_of(bucket)->room;
@@ -477,7 +492,7 @@ static inline bool shelf_is_within_cap(const struct stream *stream,
     return counter_get(&stream->free_bytes) + block->block.bytes <= stream->unchecked_cap;
 }
 
-/* The same, and what no event covers is little enough. */
+/* Whether the block is within the cap, and few enough pending bytes have no event. */
 static inline bool shelf_needs_no_check(const struct stream *stream,
                                         const struct stream_block *block)
 {
@@ -485,7 +500,7 @@ static inline bool shelf_needs_no_check(const struct stream *stream,
            stream->unchecked_bytes;
 }
 
-/* Whether another stream has lately looked for an event in vain. */
+/* Whether another stream has lately looked for a block with an event and found none. */
 static inline bool shelf_events_are_wanted(const struct stream *stream)
 {
     return atomic_load_explicit(&stream->events_wanted, memory_order_relaxed) != 0;
@@ -500,8 +515,8 @@ static inline uint64_t shelf_next_stamp(struct stream *stream)
     return stamp;
 }
 
-/* Lock held. Whether a block that is found at that address, and in that shelf of the stream, may be
- * freed there with nothing else to be seen to. */
+/* Lock held. Whether the block that was found at this address may be freed on this shelf without
+ * further checks. */
 static inline bool shelf_may_free_at_once(const struct shelf *shelf,
                                           const struct stream_block *block, CUdeviceptr address)
 {
@@ -514,7 +529,7 @@ static inline bool shelf_may_free_at_once(const struct shelf *shelf,
            shelf_has_room(block->block.bucket);
 }
 
-/* Lock held, and the block counted in this stream's shelf. */
+/* Lock held. The block is counted in this stream's shelf. */
 static inline void shelf_make_pending(struct stream *stream, struct bucket *bucket,
                                       struct stream_block *block, uint64_t stamp)
 {
@@ -530,7 +545,8 @@ static inline void shelf_make_pending(struct stream *stream, struct bucket *buck
     counter_add(&bucket->counters->frees, 1);
 }
 
-/* Lock held. The same with the next stamp, which is the last one of all. */
+/* Lock held. Like shelf_make_pending, with the stream's next stamp, which is the newest of all.
+ * Only where blocks are not cut. */
 static inline void shelf_make_pending_next(struct stream *stream, struct bucket *bucket,
                                            struct stream_block *block, CUdeviceptr address)
 {

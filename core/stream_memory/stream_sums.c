@@ -13,7 +13,7 @@ struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
             continue;
         uint64_t free = counter_get(&stream->free_bytes), clean = counter_get(&stream->clean_bytes);
         uint64_t reserved = counter_get(&stream->reserved_bytes);
-        /* Others may be changing them meanwhile. */
+        /* Other threads may change the counters meanwhile, so rest_of stops at 0. */
         uint64_t spare = counter_get(&stream->spare_bytes);
         sum.live += rest_of(reserved, free + spare);
         sum.spare += spare;

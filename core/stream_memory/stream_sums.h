@@ -1,5 +1,6 @@
 /*
- * Sums over streams. Of the moment: threads go on meanwhile. No lock is held by the callers.
+ * Sums over streams. They are snapshots: other threads allocate and free meanwhile. No lock is held
+ * by the callers.
  */
 #ifndef CUDAPOOL_CORE_STREAM_SUMS_H
 #define CUDAPOOL_CORE_STREAM_SUMS_H

@@ -11,14 +11,14 @@
 #include "stream_payoff.h"
 #include "stream_shelf.h"
 
-/* A stream that was not used for so long makes way for another one; and where none can, so long
- * none is looked for. */
+/* A stream that was not used for DISUSED_NANOSECONDS may be replaced by another one. If no stream
+ * can be, none is looked for again for FULL_NANOSECONDS. */
 #define DISUSED_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 #define FULL_NANOSECONDS    (UINT64_C(10) * 1000 * 1000)
 
 /* ---- numbers ---- */
 
-/* Numbers are given one after the other, and handles are addresses. */
+/* Fibonacci hashing: the driver's numbers follow each other, and handles are addresses. */
 static unsigned hash_of(uint64_t id)
 {
     return (unsigned)(id * UINT64_C(0x9E3779B97F4A7C15) >> 53);
@@ -32,7 +32,7 @@ static uint32_t read_link(const _Atomic uint32_t *link)
 
 struct stream_ref stream_table_walk(const struct streams *streams, uint64_t id)
 {
-    /* However the chains change meanwhile, it comes to an end. */
+    /* The number of steps is limited, since the chains may change during the walk. */
     uint32_t link = read_link(&streams->by_id[hash_of(id)]);
     for (unsigned steps = 0; link && steps < STREAMS_MAX; steps++) {
         unsigned index = link - 1;
@@ -64,7 +64,7 @@ static void take_out_of_chain(struct streams *streams, unsigned index)
     _Atomic uint32_t *link = &streams->by_id[hash_of(id)];
     while (read_link(link) != index + 1)
         link = &streams->with_same_hash[read_link(link) - 1];
-    /* Sequentially consistent, like the reader's two looks at it. */
+    /* Sequentially consistent, like the two loads of hash_version in stream_table_look_up. */
     atomic_fetch_add(&streams->hash_version, 1);
     atomic_store_explicit(link, read_link(&streams->with_same_hash[index]), memory_order_release);
     atomic_fetch_add(&streams->hash_version, 1);
@@ -105,8 +105,9 @@ static bool is_nobodys(const struct streams *streams, unsigned index)
 
 /* ---- making one known ---- */
 
-/* A stream's memory may only ever be counted for one device, and reused in one context; and what is
- * pending, or may be so again, waits for work of the owner that it has. True: its lock is held. */
+/* Whether the stream's record may become that of a new stream in this context. A record's memory
+ * may only be counted for one device, and reused in one context. What is pending, or may become
+ * pending again, waits for the work of the present owner. True: the stream's lock is held. */
 static bool lock_to_become(struct stream *stream, const struct context *context)
 {
     lock_take(&stream->lock, LOCK_STREAM);
@@ -122,7 +123,8 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
     return may;
 }
 
-/* Nothing was done on it since the last look but one, and that is some time ago. */
+/* Whether nothing was done on the stream for DISUSED_NANOSECONDS, as far as these looks have
+ * seen. */
 static bool is_disused(struct stream *stream, uint64_t now)
 {
     lock_take(&stream->lock, LOCK_STREAM);
@@ -137,7 +139,8 @@ static bool is_disused(struct stream *stream, uint64_t now)
     return disused;
 }
 
-/* Locked: one that was ended; or, where the list is full, one that is not used. */
+/* Returns a record whose stream has ended or, if the list is full, one whose stream is not used.
+ * Its lock is held. NULL: there is none. */
 static struct stream *find_spare(struct streams *streams, const struct context *context)
 {
     lock_must_be_held(&streams->lock);
@@ -159,7 +162,7 @@ bool stream_table_is_full(const struct streams *streams)
     return until && stream_count(streams) == STREAMS_MAX && monotonic_now() < until;
 }
 
-/* Locked. */
+/* Adds a new record to the list. Its lock is held. */
 static struct stream *add_stream(struct streams *streams, struct device *device)
 {
     lock_must_be_held(&streams->lock);
@@ -216,7 +219,7 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
 
 void stream_launches_early(struct stream_ref ref)
 {
-    /* Relaxed: only ever raised while the stream is the same. */
+    /* Relaxed: the flag is only ever set while the stream is the same. */
     if (atomic_load_explicit(&ref.stream->early_launches, memory_order_relaxed))
         return;
     lock_take(&ref.stream->lock, LOCK_STREAM);
@@ -227,7 +230,8 @@ void stream_launches_early(struct stream_ref ref)
     lock_give(&ref.stream->lock);
 }
 
-/* Under the list's lock: a stream that begins meanwhile does so before or sees it. */
+/* Takes the list's lock: a stream that begins meanwhile is either in the list already, or sees the
+ * context barred. */
 void streams_are_barred(struct pool *pool, struct context *context)
 {
     struct streams *streams = streams_of(pool);
@@ -243,14 +247,15 @@ void streams_are_barred(struct pool *pool, struct context *context)
         }
         lock_give(&stream->lock);
     }
-    /* Pairs with the load above: who does not look has been told of all. */
+    /* Pairs with the acquire load above: a thread that returns there knows that all streams have
+     * been told. */
     atomic_store_explicit(&context->barred, true, memory_order_release);
     lock_give(&streams->lock);
 }
 
 /* ---- ending ---- */
 
-/* Nobody begins to name it any more. */
+/* Waits for driver calls that name the stream. No new ones begin, since the stream has ended. */
 static void wait_for_naming_threads(const struct stream *stream)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
@@ -277,7 +282,7 @@ void streams_end_handle(struct pool *pool, CUstream handle)
         lock_give(&stream->lock);
     }
     lock_give(&streams->lock);
-    /* Unless the thread itself names it, called back out of the driver. */
+    /* Not if the driver has called back this very thread, which may be naming the stream itself. */
     if (ended && !driver_calls.depth)
         wait_for_naming_threads(ended);
 }

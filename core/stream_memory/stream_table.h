@@ -1,8 +1,8 @@
 /*
- * The streams that are known, by their numbers: finding one, making one known, ending one.
+ * The known streams, by their numbers (ids): finding a stream, making one known, ending one.
  *
- * A number leads to its stream by chains of equal hash, which are walked without a lock. They
- * change under the list's lock (struct streams).
+ * Chains of streams with equal hash lead from a number to its stream. Threads walk the chains
+ * without a lock. The chains change under the list's lock (struct streams).
  */
 #ifndef CUDAPOOL_CORE_STREAM_TABLE_H
 #define CUDAPOOL_CORE_STREAM_TABLE_H
@@ -14,49 +14,50 @@
 #include "stream.h"
 #include "streams.h"
 
-/* What identifies a stream where the driver does not. */
+/* What identifies a stream where the driver has no number for it. */
 struct stream_name {
     CUstream handle;
     struct context *context;
     uint64_t thread;
-    bool ordered_by_others; /* told of, but no part of the name */
+    bool ordered_by_others; /* a property of the stream, and no part of its name */
 };
 
-/* The stream with that number, or none. No lock needed; with the list's lock held a none is final.
- */
+/* Returns the stream with this number, or none. No lock needed. The answer none is final only if
+ * the list's lock is held. */
 struct stream_ref stream_table_walk(const struct streams *streams, uint64_t id);
 
-/* The same, and a none is final. No lock held. */
+/* Returns the stream with this number, or none. The answer none is final. No lock held. */
 struct stream_ref stream_table_look_up(struct streams *streams, uint64_t id);
 
-/* The list's lock is held. A number for a stream that has none of the driver's. */
+/* The list's lock is held. Makes a number for a stream for which the driver has none. */
 uint64_t stream_table_next_number(struct streams *streams);
 
-/* The list's lock is held, and no stream has that number. A record for the stream; NULL where there
- * are too many, or memory is short. Events to be destroyed without the lock are put before
- * *discarded. */
+/* The list's lock is held, and no stream has this number. Returns a record for the stream; NULL if
+ * there are too many streams, or memory is short. The record's lock is not held. Puts events before
+ * *discarded that the caller must destroy without the lock. */
 struct stream *stream_table_begin(struct streams *streams, uint64_t id,
                                   const struct stream_name *name, struct own_event **discarded);
 
-/* Lock not needed. Whether it is known that no stream can be made known now. */
+/* Whether it is known that no further stream can become known now. No lock needed. */
 bool stream_table_is_full(const struct streams *streams);
 
-/* The stream is being destroyed: what is free in it is passed on. Waits for other threads' calls
- * that name it. No lock held. */
+/* The program is destroying the stream: its record no longer belongs to anyone, and other streams
+ * may take its free blocks. Waits for other threads' driver calls that name the stream. No lock
+ * held. */
 void stream_end(struct pool *pool, struct stream_ref ref);
 
-/* The same for the created stream with that handle; no driver call is made. */
+/* Ends the created stream with this handle, as stream_end does. No driver call is made. */
 void streams_end_handle(struct pool *pool, CUstream handle);
 
 /* A launch with programmatic stream serialization was made on the stream. No lock held. */
 void stream_launches_early(struct stream_ref ref);
 
-/* The program makes the context's later work wait: from before the driver is told, all streams
- * there are ordered by others. No lock held. */
+/* The program makes all later work of the context wait (cuCtxWaitEvent). To be called before the
+ * driver is. From then on others order all streams of the context. No lock held. */
 void streams_are_barred(struct pool *pool, struct context *context);
 
-/* The context has died: its streams are nobody's, and nothing on them is running. What was free on
- * them has been given back or is forgotten. No stream's lock held. */
+/* The context has died: its streams belong to nobody, and no work on them is running. Their free
+ * blocks have been released or are forgotten. No stream's lock held. */
 void streams_context_died(struct pool *pool, struct context *context);
 
 #endif

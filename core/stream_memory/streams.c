@@ -20,7 +20,7 @@ struct streams *streams_make(void)
 
 /* ---- looks at all of them ---- */
 
-/* For how many times as long as it took a look is not repeated. */
+/* A look is not repeated for this many times as long as it took. */
 #define REST_FACTOR 16u
 
 bool streams_are_paused(const struct streams *streams, const struct pause *pause, uint64_t *started)
@@ -66,13 +66,14 @@ bool streams_launched_early(const struct streams *streams, CUstream handle)
 
 /* ---- short-lived ones ---- */
 
-/* So many streams that end with something pending, and from which nothing was had, are the rule;
- * one that something was had from makes up for one. */
+/* Streams that end with something pending, and of which no block was reused, count as short-lived.
+ * A stream with a reused block takes one off the count. From SHORT_LIVED_RULE on, new streams are
+ * turned away, except one in STREAMS_PER_TRIAL. */
 #define SHORT_LIVED_RULE    64u
 #define SHORT_LIVED_AT_MOST 128u
 #define STREAMS_PER_TRIAL   64u
 
-/* Threads may lose each other's steps. */
+/* Threads may overwrite each other's counts; that does no harm. */
 static void count_short_lived(struct streams *streams, bool more)
 {
     unsigned count = atomic_load_explicit(&streams->short_lived, memory_order_relaxed);

@@ -1,6 +1,8 @@
 /*
- * What stream-ordered memory keeps for a pool and for each of its devices: all the streams that are
- * known, and what they share.
+ * The state of stream-ordered memory: one struct for the pool, with the list of all known streams,
+ * and one for each device. The functions below find streams in the list, and limit how often all of
+ * them are visited. They also note early launches, and turn new streams away while most end too
+ * soon to be of use.
  */
 #ifndef CUDAPOOL_CORE_STREAMS_H
 #define CUDAPOOL_CORE_STREAMS_H
@@ -23,18 +25,18 @@ struct machine;
 struct mempool;
 struct stream_holders;
 
-/* Where more streams than this launch early before any memory is in use, all streams count as such.
- */
+/* If more streams than this launch early before any stream-ordered memory is in use, every stream
+ * counts as one that did. */
 #define STREAMS_EARLY 64u
 
-/* More streams than this are never known at a time: the driver answers for the others. One that was
- * not used for some time makes way for one that is. */
+/* At most this many streams are known at a time; the driver answers for the others. A stream that
+ * was not used for some time is replaced by one that is. */
 #define STREAMS_MAX    1024u
 #define STREAMS_HASHES 2048u
 
-#define STREAMS_SIZES 1024u /* lists of sets of holders: stream_holders.h */
+#define STREAMS_SIZES 1024u /* lists of sets of holders, by hash: stream_holders.h */
 
-/* Nor more buckets, of all streams together: sizes beyond are not kept. */
+/* At most this many buckets of all streams together. Further sizes are not cached. */
 #define STREAM_BUCKETS_MAX 131072u
 
 /* See STREAMS_MANY. */
@@ -45,113 +47,123 @@ struct pause {
 /* All of a pool's stream-ordered memory. */
 struct streams {
     struct block_table blocks;
-    char apart[STREAM_APART]; /* every call reads what is above, few write it */
+    char apart[STREAM_APART]; /* every call reads the fields above, few calls write them */
 
     /* The list of streams: written by stream_table.c. */
-    pthread_mutex_t lock;              /* guards making and ending, see stream.h */
-    _Atomic uint64_t ids[STREAMS_MAX]; /* 0: nobody's. Written under the list's and the stream's
-                                          lock; the release store pairs with the acquire load in
-                                          stream_id */
-    /* The streams whose ids have the same hash, chained: a place in the list and 1; 0 is the end.
-     * Walked without a lock: whoever does not find his id, and sees another version than before,
-     * has perhaps been led into another chain, and looks again with the list's lock. The release
-     * stores pair with the acquire loads in stream_table_walk */
+    pthread_mutex_t lock; /* guards making and ending streams, see stream.h */
+    /* 0: nobody's. Written under the list's and the stream's lock. The release store pairs with the
+     * acquire load in stream_id. */
+    _Atomic uint64_t ids[STREAMS_MAX];
+    /* Chains of the streams whose ids have the same hash. A link is an index in the list plus 1; 0
+     * ends the chain. Threads walk the chains without a lock. A thread that does not find its id
+     * and sees another hash_version than before may have been led into another chain. It then looks
+     * again with the list's lock. The release stores pair with the acquire loads in
+     * stream_table_walk. */
     _Atomic uint32_t by_id[STREAMS_HASHES], with_same_hash[STREAMS_MAX];
-    _Atomic uint64_t hash_version;              /* odd while a stream is taken out of its chain */
-    _Atomic uint64_t busy[STREAMS_MAX / 64];    /* a bit for each stream that is somebody's, or has
-                                                   something pending: see order_take_context */
-    _Atomic(struct stream *) list[STREAMS_MAX]; /* made once and kept. The release store pairs with
-                                                   the acquire load in stream_at */
+    _Atomic uint64_t hash_version; /* odd while a stream is being taken out of its chain */
+    /* One bit for each stream that belongs to somebody or has something pending: see
+     * order_take_context. */
+    _Atomic uint64_t busy[STREAMS_MAX / 64];
+    /* Records are made once and never freed. The release store pairs with the acquire load in
+     * stream_at. */
+    _Atomic(struct stream *) list[STREAMS_MAX];
     _Atomic unsigned count;
-    uint64_t next_number;        /* ids where the driver has none */
-    _Atomic uint64_t full_until; /* on the monotonic clock: no stream can be made known before.
-                                    Relaxed: it only saves looks */
+    uint64_t next_number; /* the last id that was made where the driver has none */
+    /* On the monotonic clock: no further stream can become known before. Relaxed: it only saves
+     * looks. */
+    _Atomic uint64_t full_until;
 
-    /* What streams were like: written by streams.c. */
+    /* What the pool has learned about streams: written by streams.c. */
     _Atomic unsigned short_lived; /* see streams_turn_away. Relaxed: it orders nothing */
     _Atomic unsigned turned_away;
-    _Atomic(CUstream)
-        launched_early[STREAMS_EARLY]; /* handles of streams on which launches may have begun early
-                                          before memory was in use; the free places are at the end.
-                                          Relaxed: such a launch comes before the stream's first
-                                          use */
+    /* Handles of streams that may have launched early before memory was in use. The free places are
+     * at the end. Relaxed: such a launch comes before the stream's first use. */
+    _Atomic(CUstream) launched_early[STREAMS_EARLY];
     struct pause uses, settling, releases[2], releases_behind[2];
 
     /* Blocks: each field is written by the file that it names. */
-    _Atomic bool in_use; /* memory is about to be handed out: from then on the program's events are
-                            followed. Relaxed: events recorded before are not known, and not
-                            followed. core/pool/pool_stream.c */
+    /* Memory is about to be handed out. From then on the pool follows the program's events.
+     * Relaxed: events recorded before are not known, and not followed. Written by
+     * core/pool/pool_stream.c. */
+    _Atomic bool in_use;
     _Atomic unsigned bucket_count; /* see STREAM_BUCKETS_MAX; stream_shelf.c */
     _Atomic(struct stream_holders *) holders[STREAMS_SIZES]; /* by their hash; stream_holders.c */
-    _Atomic unsigned released_from; /* where many streams are looked through from for what can
-                                       go back. Relaxed: any place will do; stream_choice.c */
-    _Atomic unsigned moving; /* threads that ask the driver for a block or hand it some, and have
-                                not counted them yet: see mempool_others */
-    _Atomic unsigned going_home; /* threads that take parts home. The release of each pairs with the
-                                    acquire of who waits for them; stream_aside.c */
+    /* If there are many streams, the next look for blocks to release begins here. Relaxed: any
+     * place will do. stream_choice.c. */
+    _Atomic unsigned released_from;
+    /* Threads that are getting a block from the driver or releasing one to it, and have not counted
+     * it yet: see mempool_others. */
+    _Atomic unsigned moving;
+    /* Threads that are returning parts to their segments. The release of each pairs with the
+     * acquire in stream_aside_await_others. stream_aside.c. */
+    _Atomic unsigned going_home;
     struct stream_block_records records; /* stream_block.c */
-    pthread_mutex_t use_lock;            /* guards what use.c keeps with blocks */
+    pthread_mutex_t use_lock;            /* guards the uses of all blocks: use.c */
 
     /* Memory pools: written by mempool_list.c. */
     pthread_mutex_t mempool_lock; /* guards the list and the records, see mempool.h */
     _Atomic(struct mempool *) mempools;
     unsigned mempool_count;
-    uint64_t mempool_version;      /* changes when the program has chosen a pool */
-    _Atomic bool has_unserved;     /* never unset. Relaxed: it only saves looks */
-    uint64_t unserved_used_at;     /* on the monotonic clock, as the housekeeper saw it, which alone
-                                      uses it: see mempool_unserved.h, also for the next one */
-    const struct machine *machine; /* written as the pool starts. NULL: of no use */
+    uint64_t mempool_version;  /* changes when the program has chosen a pool */
+    _Atomic bool has_unserved; /* never cleared. Relaxed: it only saves looks */
+    /* On the monotonic clock. Only the housekeeper reads and writes it. See mempool_unserved.h,
+     * also for machine. */
+    uint64_t unserved_used_at;
+    /* Written when the pool starts; NULL: not needed, or memory was short. */
+    const struct machine *machine;
 
     /* Events: written by program_events.c. */
     struct event_shard *events;
-    _Atomic bool events_are_lost;     /* somebody records events where we do not see it. Relaxed:
-                                         set before the first such record can be waited for */
-    _Atomic unsigned captures_coming; /* threads that are about to begin one: see
-                                         own_events_capture_comes, which writes it */
+    /* Somebody records events that the pool can't see. Relaxed: set before the program can wait for
+     * the first such record. */
+    _Atomic bool events_are_lost;
+    /* Threads that are about to begin a capture: see own_events_capture_comes, which writes it. */
+    _Atomic unsigned captures_coming;
 };
 
-/* All of the pool's stream-ordered memory; NULL where it is switched off. */
+/* The pool's stream-ordered memory; NULL where it is switched off. */
 static inline struct streams *streams_of(const struct pool *pool)
 {
     return pool->of_kind[KIND_STREAM_ORDERED];
 }
 
-/* Of a device. Atomics are relaxed where they say nothing else: they order nothing. */
+/* The state of one device. Atomics are relaxed where nothing else is said: they order nothing. */
 struct stream_device {
     struct size_classes classes;
     uint64_t cached_cap;    /* bytes */
-    uint64_t reserve_floor; /* bytes; 0 where blocks are cut out of larger ones */
-    _Atomic(struct mempool *)
-        mempool; /* the current one; NULL: to be asked for. See mempool_list.c */
-    _Atomic(CUmemoryPool) default_mempool; /* NULL: to be asked for */
-    char apart[64];                        /* every call reads what is above, few write it */
-    _Atomic uint64_t reserved_bytes;       /* of all stream-ordered blocks of the device */
-    _Atomic uint64_t
-        live_bytes; /* of these, in the program's hands and as it asked for them, as far
-                       as shelves have counted them: see shelf_note_used. Relaxed */
-    _Atomic uint64_t peak_live, peak_reserved; /* bytes, since the program began them anew: see
-                                                  stream_peaks.h. Relaxed */
+    uint64_t reserve_floor; /* bytes; 0 where blocks are cut out of larger blocks */
+    /* The current one; NULL: the driver must be asked for it. See mempool_list.c. */
+    _Atomic(struct mempool *) mempool;
+    _Atomic(CUmemoryPool) default_mempool; /* NULL: must be asked for */
+    char apart[64];                  /* every call reads the fields above, few calls write them */
+    _Atomic uint64_t reserved_bytes; /* of all stream-ordered blocks of the device */
+    /* The part of reserved_bytes that the program holds, as it asked for it, and as far as shelves
+     * have counted it: see shelf_note_used. */
+    _Atomic uint64_t live_bytes;
+    _Atomic uint64_t peak_live, peak_reserved; /* bytes, since the last reset: see stream_peaks.h */
     struct kind_counters *counters;            /* in the figures */
-    _Atomic(struct bucket_counters *)
-        passed_by;                    /* in the figures: see stream_count_passed_by. NULL:
-                                         none. Relaxed: what is there has counters */
-    _Atomic uint64_t idle_checked_at; /* on the monotonic clock: when idle blocks were last looked
-                                         for. It chooses who looks */
-    _Atomic uint64_t left_bytes; /* that were left of the device when pending blocks were last given
-                                    events; 0: never */
-    _Atomic uint64_t look_again_at; /* on the monotonic clock: the device was given time to tell
-                                       what is over, and told nothing. Relaxed, like the next one:
-                                       they only save looks */
-    _Atomic uint64_t looked_at;     /* bytes that were pending then */
+    /* In the figures: see stream_count_passed_by. NULL: none yet. Relaxed: the counters that it
+     * points to exist already. */
+    _Atomic(struct bucket_counters *) passed_by;
+    /* On the monotonic clock: when a thread last looked for idle blocks. An exchange of it decides
+     * which thread looks next. */
+    _Atomic uint64_t idle_checked_at;
+    /* Bytes of the device that were left when they had last halved or doubled, as stream_reserve.c
+     * saw it; 0: never. */
+    _Atomic uint64_t left_bytes;
+    /* On the monotonic clock: when to give the device time again to tell what has completed, after
+     * it told nothing. Relaxed, like looked_at: both only save looks. */
+    _Atomic uint64_t look_again_at;
+    _Atomic uint64_t looked_at; /* bytes that were pending at that look */
 };
 
-/* Also where stream-ordered memory is switched off. */
+/* Valid also where stream-ordered memory is switched off. */
 static inline struct stream_device *stream_device(const struct device *device)
 {
     return device->of_kind[KIND_STREAM_ORDERED];
 }
 
-/* With no streams; NULL where memory is short. */
+/* Makes the state with no streams; NULL where memory is short. */
 struct streams *streams_make(void);
 
 /* ---- the list ---- */
@@ -166,9 +178,9 @@ static inline unsigned stream_count(const struct streams *streams)
     return atomic_load_explicit(&streams->count, memory_order_acquire);
 }
 
-/* Where many streams are known, a look through all of them costs more than what it may find: after
- * one that was in vain there is none for some time, so that they take no more than a small share of
- * it. */
+/* More streams than this are many. A look through all of many streams costs more than it may find.
+ * After a failed look there is none for some time, so that looks take only a small share of the
+ * time. */
 #define STREAMS_MANY 32u
 
 static inline bool streams_are_many(const struct streams *streams)
@@ -176,14 +188,15 @@ static inline bool streams_are_many(const struct streams *streams)
     return stream_count(streams) > STREAMS_MANY;
 }
 
-/* The id of a stream now; 0: nobody's. */
+/* The stream's present id; 0: it belongs to nobody. */
 static inline uint64_t stream_id(const struct streams *streams, const struct stream *stream)
 {
     return atomic_load_explicit(&streams->ids[stream->index], memory_order_acquire);
 }
 
-/* The lock held: the stream is somebody's; or it is nobody's any more, and nothing is known to be
- * unfinished on it. Relaxed: who acts on it looks under the lock. */
+/* The stream's lock is held. streams_note_busy: the stream belongs to somebody. streams_note_idle:
+ * it belongs to nobody, and no work on it is known to be unfinished. Relaxed: who acts on the bit
+ * looks under the lock. */
 static inline void streams_note_busy(struct streams *streams, const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -198,38 +211,40 @@ static inline void streams_note_idle(struct streams *streams, const struct strea
                               ~(UINT64_C(1) << stream->index % 64), memory_order_relaxed);
 }
 
-/* ---- looks at all of them ---- */
+/* ---- looks at all streams ---- */
 
-/* Whether it is too early for such a look; else when it has begun, or 0 where it need not be known.
- */
+/* Whether it is too early for such a look. If not, *started is when the look began, or 0 if that
+ * time is not needed. */
 bool streams_are_paused(const struct streams *streams, const struct pause *pause,
                         uint64_t *started);
 
-/* The look that began then was in vain, or need not be repeated soon. */
+/* The look that began at started has failed, or need not be repeated soon: pauses such looks. */
 void streams_pause_after(const struct streams *streams, struct pause *pause, uint64_t started);
 
 /* ---- early launches ---- */
 
-/* A launch with programmatic stream serialization on a stream that is not known, and may never be.
- * No lock needed; the handle is not NULL. */
+/* Notes a launch with programmatic stream serialization on a stream that is not known, and may
+ * never be. No lock needed; the handle is not NULL. */
 void streams_note_early_launch(struct streams *streams, CUstream handle);
 
-/* Whether such a launch was made on the handle; or may have been: the list is full, or the handle
- * was another stream's. */
+/* Whether such a launch was made on the handle, or may have been: the list may be full, or the
+ * handle may have been another stream's. */
 bool streams_launched_early(const struct streams *streams, CUstream handle);
 
-/* ---- short-lived ones ---- */
+/* ---- short-lived streams ---- */
 
-/* Streams that end before anything that they have left can be used again cost more than they save.
- * Where that is the rule, new ones are turned away: they are the driver's, but for some by which it
- * is seen when it changes. Told of: a block of a stream that has ended serves another one. No lock
- * needed. */
+/* Streams that end before anything that they freed can be reused cost more than they save. While
+ * most streams do, new streams are turned away to the driver. A few are served all the same, to
+ * notice when that changes.
+ *
+ * streams_served_another notes that a block of a stream that has ended serves another stream. No
+ * lock needed. */
 void streams_served_another(struct streams *streams);
 
-/* The stream ends, whose lock is held: counts whether anything was had from it. */
+/* The stream, whose lock is held, ends: counts whether any of its blocks was reused. */
 void streams_note_end_of(struct streams *streams, const struct stream *stream);
 
-/* Whether a new stream is to be the driver's. */
+/* Whether the driver is to serve a new stream. */
 bool streams_turn_away(struct streams *streams);
 
 #endif

@@ -24,7 +24,8 @@ struct uses {
     struct use *reads;
 };
 
-/* What a later use has to wait for: copied, since the driver is called without the lock. */
+/* The earlier uses that a later use has to wait for. They are a copy, since the driver is called
+ * without the lock. */
 struct waits {
     unsigned count;
     struct use uses[];
@@ -105,7 +106,8 @@ static struct uses *take_uses(struct stream_block *block)
     return atomic_exchange_explicit(&block->uses, NULL, memory_order_relaxed);
 }
 
-/* The allocation: on a stream that has a new owner since, or none, it cannot be named any more. */
+/* Returns the allocation as a use. If its stream has ended, or the record belongs to another stream
+ * now, the use can't name the stream any more. */
 static struct use allocation_of(struct pool *pool, const struct stream_block *block,
                                 struct stream *stream)
 {
@@ -119,7 +121,8 @@ static struct use allocation_of(struct pool *pool, const struct stream_block *bl
     return use;
 }
 
-/* The block's uses so far: at least its allocation, a write on the stream that counts it. */
+/* Returns the block's uses so far. If none was announced, it makes them with the allocation, a
+ * write on the stream that counts the block. */
 static struct uses *get_uses(struct pool *pool, struct stream_block *block)
 {
     lock_of_rank_must_be_held(LOCK_USES);
@@ -143,7 +146,7 @@ static bool can_be_named_here(const struct pool *pool, const struct use *use)
            (!use->thread || use->thread == thread_state.id);
 }
 
-/* Captures forbid to wait for a context, in any way. */
+/* Captures forbid any wait for a context. */
 static CUresult record_end_of_context(struct pool *pool, const struct use *use, CUevent event)
 {
     const struct driver *driver = pool->driver;
@@ -163,11 +166,11 @@ static CUresult record_end(struct pool *pool, const struct use *use, CUevent eve
 {
     if (!can_be_named_here(pool, use))
         return record_end_of_context(pool, use, event);
-    /* As a part of a capture the event would take into it who waits for it. */
+    /* An event recorded in a capture would draw whoever waits for it into the capture. */
     if (stream_may_be_captured(pool, use->handle))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     CUresult result = pool->driver->cuEventRecord(event, use->handle);
-    /* Else another stream has got the handle meanwhile. */
+    /* If the stream can't be named any more, another stream may have got the handle meanwhile. */
     return can_be_named_here(pool, use) ? result : record_end_of_context(pool, use, event);
 }
 
@@ -205,9 +208,9 @@ static CUresult wait_for_all(struct pool *pool, struct waits *waits, CUstream ha
     return result;
 }
 
-/* ---- telling ---- */
+/* ---- announcing uses ---- */
 
-/* The stream's later work has been put behind what the use has to wait for. */
+/* Notes the use. The stream's later work already waits for the uses before it. */
 static CUresult note_use(struct pool *pool, struct stream_block *block, CUdeviceptr address,
                          uint64_t generation, const struct use *use, bool write)
 {
@@ -248,7 +251,8 @@ CUresult use_record(struct pool *pool, CUdeviceptr address, uint64_t generation,
     CUresult result;
     if (!block || generation == 0 || use_generation(pool, address) != generation)
         return CUDA_ERROR_INVALID_VALUE;
-    /* Made to wait for what is outside of its capture, it would end that. */
+    /* A captured stream that is made to wait for work outside of its capture would end the capture.
+     */
     if (stream_may_be_captured(pool, handle))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     struct stream_ref ref = stream_find_beside_captures(pool, handle, true);
@@ -276,7 +280,7 @@ CUresult use_end(struct pool *pool, struct stream_block *block, CUstream handle)
     if (!uses)
         return CUDA_SUCCESS;
     CUresult result = waits ? wait_for_all(pool, waits, handle) : CUDA_ERROR_OUT_OF_MEMORY;
-    /* Else the next free has to wait for all of it. */
+    /* After an error, the next free has to wait for all of them again. */
     if (result == CUDA_SUCCESS)
         use_forget(pool, block);
     return result;
