@@ -1,10 +1,10 @@
 /*
- * cudapool.h: for programs that want to talk to the pool that was preloaded in front of them.
+ * cudapool.h: for programs that want to talk to the preloaded pool.
  *
- * The functions are exported by libcudapool_preload.so. A program that also runs without it looks
- * them up: dlsym(RTLD_DEFAULT, "cudapool_trim"), or declares them weak. All may be called by any
- * thread at any time, except from a host function or callback of CUDA, where CUDA allows no calls;
- * none of them holds a lock while the driver works. Sizes are bytes.
+ * libcudapool_preload.so exports these functions. A program that also runs without the library
+ * looks each one up, as dlsym(RTLD_DEFAULT, "cudapool_trim"), or declares it weak. Any thread may
+ * call any function at any time, except from a CUDA host function or callback, where CUDA allows no
+ * calls. No function holds a lock while the driver works. All sizes are bytes.
  */
 #ifndef CUDAPOOL_H
 #define CUDAPOOL_H
@@ -16,36 +16,38 @@
 extern "C" {
 #endif
 
-/* Bytes of one device in the pool's hands, all contexts of the process together. */
+/* The pool's bytes on one device, summed over all contexts of the process. */
 struct cudapool_bytes {
-    uint64_t live;    /* held by the program, as the sizes of blocks */
+    uint64_t live;    /* allocated by the program, counted in block sizes */
     uint64_t cached;  /* free and reusable at once */
     uint64_t pending; /* freed, but the GPU may still be using them */
 };
 
-/* 1 where the pool serves this process, 0 where the program runs without it. Starts the pool if
- * nothing has yet. */
+/* Returns 1 where the pool serves this process, 0 where the program runs without it. Starts the
+ * pool if nothing has started it yet. */
 int cudapool_is_active(void);
 
-/* Gives all cached memory of all devices back to the driver, and that of the host, as far as its
- * contexts have no work, without waiting for work on the GPU; pending memory stays. Returns the
- * bytes given back. */
+/* Releases the cached memory of all devices to the driver and returns the number of bytes released.
+ * Cached pinned host memory is released only from contexts that have no work. The call waits for no
+ * GPU work; pending memory stays. */
 uint64_t cudapool_trim(void);
 
-/* Fills *bytes for the memory of the device with this CUDA ordinal. 0, or -1 where there is no pool
- * or bytes is NULL. A device that was never used has zeros. */
+/* Fills *bytes for the device with this CUDA ordinal. Returns 0, or -1 where there is no pool or
+ * bytes is NULL. A device that was never used has zeros. */
 int cudapool_get_bytes(int device, struct cudapool_bytes *bytes);
 
-/* The most that a device had since its peaks were begun anew, or since the pool began. */
+/* A device's peaks since the last reset, or since the pool started. */
 struct cudapool_peaks {
-    uint64_t live;     /* held by the program, as it asked for it: at most, where it used several
-                          kinds of memory or contexts, whose peaks are added */
-    uint64_t reserved; /* live, cached and pending together, at one time */
+    uint64_t live;     /* allocated by the program, in requested bytes. An upper bound where the
+                          program used several kinds of memory or contexts, whose separate peaks are
+                          added */
+    uint64_t reserved; /* live + cached + pending, at one moment */
 };
 
-/* Fills *peaks for this device, and begins them anew with what there is now; neither changes what
- * the report tells. 0, or -1 as above. live is what the pool saw: for each thread, or stream, up to
- * 32 MiB more may have been held. What was asked for and refused is in neither. */
+/* cudapool_get_peaks fills *peaks for this device; cudapool_reset_peaks sets the peaks to the
+ * current values. Neither changes the numbers in the report. Both return 0, or -1 where there is no
+ * pool (or peaks is NULL). The true live peak may be up to 32 MiB higher for each thread or stream.
+ * Requests that failed count in neither peak. */
 int cudapool_get_peaks(int device, struct cudapool_peaks *peaks);
 int cudapool_reset_peaks(int device);
 
@@ -57,100 +59,124 @@ int cudapool_reset_peaks(int device);
  * values; CUDA_SUCCESS is 0.
  */
 
-/* The same bytes for one stream of the current context: live, those allocated on it; cached and
- * pending, those freed on it that its work has passed, or may not have passed yet. 0, or -1 where
- * the pool has not met the stream. */
+/* Fills *bytes for one stream of the current context. live: allocated on the stream. cached: freed
+ * on the stream, and its work has passed the free. pending: freed on the stream, and its work may
+ * not have passed the free yet. Returns 0, or -1 where there is no pool, bytes is NULL or the pool
+ * does not know the stream. */
 int cudapool_get_stream_bytes(void *stream, struct cudapool_bytes *bytes);
 
-/* Waits for the streams that have pending frees, so that those are free for all streams: like any
- * synchronise, for all of their work so far. Returns how many streams were waited for; the others
- * keep what they have for the next time. */
+/* Waits for every stream that has pending frees, so that all streams can reuse the freed memory.
+ * Like any synchronise, the wait is for all of a stream's work so far. Returns the number of
+ * streams that were waited for; the others keep their pending memory. */
 unsigned cudapool_reap(void);
 
-/* The generation of the stream-ordered allocation that begins at this address: another one each
- * time that memory is handed out. 0: there is none. */
+/* Returns the generation of the stream-ordered allocation that begins at this address. Each time
+ * the memory is handed out it has a new generation. Returns 0 where there is no such allocation. */
 uint64_t cudapool_generation(uint64_t address);
 
-/* Tells of a use by a stream, before its work is submitted, and puts the stream's later work behind
- * the uses that it must come after: a read behind the last write, a write behind the last write and
- * all reads since. The allocation counts as a write on its stream, and cuMemFreeAsync puts its
- * stream behind all that was told. A use by the same stream is not waited for. generation: as
- * cudapool_generation gave it when the memory was allocated; where it is stale (the memory was
- * freed, or the address given out again) the answer is CUDA_ERROR_INVALID_VALUE, and nothing is
- * changed. CUDA_ERROR_INVALID_HANDLE for a stream that is none, or another device's;
- * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED where a capture has the stream, or one that it would have
- * to wait for: nothing is changed then either, and so it is with such a free. */
+/* Announces that work on a stream will use an allocation. Call it before that work is submitted.
+ * The call orders the stream's later work after the earlier uses:
+ *
+ *   read:  after the last write
+ *   write: after the last write and all reads since
+ *
+ * The allocation itself counts as a write on its stream. cuMemFreeAsync orders its stream after all
+ * announced uses. A stream does not wait for its own earlier uses.
+ *
+ * generation is the value that cudapool_generation returned when the memory was allocated.
+ *
+ * CUDA_ERROR_INVALID_VALUE: the generation is stale, because the memory was freed or the address
+ *   handed out again; nothing has changed.
+ * CUDA_ERROR_INVALID_HANDLE: the stream does not exist, or belongs to another device.
+ * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the stream, or one that it would have to wait for, is
+ *   being captured; nothing has changed, and cuMemFreeAsync fails in the same way. */
 enum cudapool_use { CUDAPOOL_READ = 0, CUDAPOOL_WRITE = 1 };
 int cudapool_record_use(uint64_t address, uint64_t generation, void *stream, enum cudapool_use use);
 
 /*
- * Memory of captured graphs, where captures.memory_nodes is "pool": what cuMemAllocAsync hands out
- * on a captured stream comes from a pool of that capture's, and belongs to its graph.
+ * Memory of captured graphs, where captures.memory_nodes is "pool". cuMemAllocAsync on a captured
+ * stream then takes memory from a pool that belongs to the capture. The memory belongs to the
+ * capture's graph.
  *
- * Several captures may share one pool, so that the second has what the first has freed again. That
- * is right only for graphs that never run at the same time, and what a graph of the pool leaves in
- * memory lasts until another one is launched. A pool is named by a number, which no other pool ever
- * has; what its graphs use is theirs until they are gone, whatever becomes of the pool. Results are
- * CUresult values: CUDA_ERROR_NOT_SUPPORTED where there is no pool in this process, it serves no
- * captured streams, or the driver does not number streams (cuStreamGetId, CUDA 12);
- * CUDA_ERROR_INVALID_VALUE for a number that names no pool.
+ * Several captures may share one pool: a later capture reuses memory that an earlier one has freed.
+ * That is correct only for graphs that never run at the same time. Whatever a graph of the pool
+ * leaves in memory lasts only until another graph of the pool is launched.
+ *
+ * A pool is named by a number that no other pool ever has. Memory that its graphs use stays theirs
+ * until they are destroyed, whatever happens to the pool. Results are CUresult values.
+ *
+ * CUDA_ERROR_NOT_SUPPORTED: there is no pool in this process, it does not serve captured streams,
+ *   or the driver does not number streams (cuStreamGetId, CUDA 12).
+ * CUDA_ERROR_INVALID_VALUE: the number names no pool.
  */
 typedef uint64_t cudapool_graph_pool;
 
-/* A new pool, which has no memory yet; 0 where there can be none. */
+/* Creates a pool without memory. Returns 0 where none can be created. */
 cudapool_graph_pool cudapool_graph_pool_create(void);
 
-/* Captures that begin on the stream from now on use the pool, until another one is named; 0: each
- * has one of its own again, as it has where nothing was said. A stream that a capture comes to by
- * an event uses that capture's. CUDA_ERROR_INVALID_VALUE for a sealed pool;
- * CUDA_ERROR_INVALID_HANDLE for what is no stream that was created;
- * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for one that is captured. */
+/* Captures that begin on the stream from now on use this pool, until another one is named. With
+ * pool 0 each capture has a pool of its own, which is the default. A stream that joins a capture
+ * through an event uses the pool of that capture.
+ *
+ * CUDA_ERROR_INVALID_VALUE: the pool is sealed.
+ * CUDA_ERROR_INVALID_HANDLE: the handle is not that of a created stream.
+ * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the stream is being captured. */
 int cudapool_graph_pool_use(cudapool_graph_pool pool, void *stream);
 
-/* No capture takes anything from the pool any more: not one that goes on, and none that begins. */
+/* From now on no capture takes memory from the pool, neither one under way nor a later one. */
 int cudapool_graph_pool_seal(cudapool_graph_pool pool);
 
-/* What is free in the pool now is not handed out again: it goes when its graphs do. */
+/* Memory that is free in the pool now is not handed out again. It is released when its graphs are
+ * destroyed. */
 int cudapool_graph_pool_clear(cudapool_graph_pool pool);
 
-/* Fills *bytes: live, what captures have allocated and nobody has freed; cached, what the next
- * capture may have; pending, what is freed and only kept for graphs. */
+/* Fills *bytes. live: allocated by captures and not freed. cached: available to the next capture.
+ * pending: freed, and kept only because graphs use it. */
 int cudapool_graph_pool_get_bytes(cudapool_graph_pool pool, struct cudapool_bytes *bytes);
 
-/* Seals the pool, and its number names nothing any more. */
+/* Seals the pool and invalidates its number. */
 int cudapool_graph_pool_destroy(cudapool_graph_pool pool);
 
 /*
- * Device scalars: values in device memory, of 1 to 64 bytes, that are set in a stream's order. A
- * graph that was captured with the address reads, at each launch, what was set last before it on
+ * Device scalars: values in device memory, of 1 to 64 bytes, that are set in stream order. A graph
+ * that captured the address reads, at each launch, the value that was last set before the launch on
  * the stream.
  *
- * The program may change its own value, or set the next one, as soon as cudapool_scalar_set has
- * returned: each goes to the device from a piece of pinned memory that is written again only when
- * its copy is over. Once 1024 values are on their way in a context, the next one waits until the
- * oldest is there, for a second at most; then it takes more pinned memory. A scalar is named by a
- * number, which no other one ever has. Results are CUresult values.
+ * The program may change its own copy, or set the next value, as soon as cudapool_scalar_set has
+ * returned. Each value is copied to the device from a slot of pinned memory, which is reused only
+ * after that copy has completed. Once 1024 copies are outstanding in a context, the next call waits
+ * for the oldest, for one second at most. Then it takes more pinned memory.
+ *
+ * A scalar is named by a number that no other scalar ever has. Results are CUresult values.
  */
 typedef uint64_t cudapool_scalar;
 
-/* A new one in the current context, whose value is whatever is there; 0 where there can be none:
- * without the pool, without memory, or while a capture goes on and captures.allocate is false. */
+/* Creates a scalar in the current context; its initial value is undefined. Returns 0 where none can
+ * be created: there is no pool or no memory, or a capture is under way and captures.allocate is
+ * false. */
 cudapool_scalar cudapool_scalar_create(size_t bytes);
 
-/* Where it is in the device's memory; 0: there is none with this number. */
+/* Returns the scalar's device address, or 0 where the number names no scalar. */
 uint64_t cudapool_scalar_address(cudapool_scalar scalar);
 
-/* Sets it to the bytes at value, behind all that the stream was given so far and before what it is
- * given next. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a stream that a capture has, which goes on
- * as it was; CUDA_ERROR_INVALID_CONTEXT where another context is current than when it was made;
- * CUDA_ERROR_INVALID_VALUE for a number that names none; CUDA_ERROR_NOT_SUPPORTED where there is no
- * pool in this process; or an error of the driver's. Nothing is set then. */
+/* Sets the scalar to the bytes at value, after all work that the stream has been given so far and
+ * before its later work. Where one of these errors is returned, nothing was set:
+ *
+ * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the stream is being captured; the capture is not
+ *   disturbed.
+ * CUDA_ERROR_INVALID_CONTEXT: the current context is not the one in which the scalar was created.
+ * CUDA_ERROR_INVALID_VALUE: the number names no scalar.
+ * CUDA_ERROR_NOT_SUPPORTED: there is no pool in this process.
+ *
+ * Any error of the driver's is returned as it is. The value may have been set even so. */
 int cudapool_scalar_set(cudapool_scalar scalar, const void *value, void *stream);
 
-/* Frees it, as cuMemFree would: work that was submitted before may use it still, and a graph that
- * is launched later must not. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and nothing was done, while a
- * capture goes on and captures.allocate is false; CUDA_ERROR_INVALID_VALUE for a number that names
- * none. */
+/* Frees the scalar, as cuMemFree would. Work that was submitted before may still use it; a graph
+ * that is launched later must not.
+ *
+ * CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: a capture is under way and captures.allocate is false;
+ *   nothing was done.
+ * CUDA_ERROR_INVALID_VALUE: the number names no scalar. */
 int cudapool_scalar_destroy(cudapool_scalar scalar);
 
 #ifdef __cplusplus
