@@ -379,8 +379,13 @@ Test(board_group, is_exact_among_many_that_are_killed, .timeout = 60)
     for (int i = 0; i < PEERS; i++) {
         peers[i] = peer_start(take_and_give_until_killed);
         peer_say(&peers[i], ++started);
+        /* The first one makes the board's file, for which others would not wait for long. */
+        while (i == 0 && truth->taken + truth->refused == 0)
+            usleep(1000);
     }
-    for (uint64_t began = monotonic_now(); monotonic_now() - began < 2500 * MILLISECOND;) {
+    /* Longer where the machine is slow: until enough of them have come and gone. */
+    for (uint64_t began = monotonic_now(); monotonic_now() - began < 2500 * MILLISECOND ||
+                                           started <= 2 * PEERS || truth->taken <= 200;) {
         for (int i = 0; i < PEERS; i++) {
             if (waitpid(peers[i].pid, NULL, WNOHANG) != peers[i].pid)
                 continue;
@@ -399,10 +404,8 @@ Test(board_group, is_exact_among_many_that_are_killed, .timeout = 60)
     for (int i = 0; i < PEERS; i++)
         peer_end(&peers[i]);
     cr_expect_leq(truth->most, LIMIT, "at most %u", (unsigned)truth->most);
-    cr_expect_gt(truth->most, LIMIT / 2, "at most %u", (unsigned)truth->most);
-    cr_expect_gt(truth->taken, 200, "%u taken, %u refused, of %u", (unsigned)truth->taken,
-                 (unsigned)truth->refused, started);
-    cr_expect_gt(started, 2 * PEERS);
+    cr_expect_gt(truth->most, LIMIT / 2, "at most %u; %u taken, %u refused, of %u",
+                 (unsigned)truth->most, (unsigned)truth->taken, (unsigned)truth->refused, started);
     join("g");
     cr_expect(board_group_take(board, device, LIMIT, LIMIT), "all of it is there in the end");
 }
