@@ -56,14 +56,16 @@ void check_at(int line, const char *what, bool holds);
 #define CHECK(condition) check_at(__LINE__, #condition, (condition))
 
 /* A busy machine can keep a thread or the simulated device waiting at any moment. A row whose time
- * is wrong is tried again, with work that takes twice as long each time: what the driver does is
- * then the same share of it, and what the machine does is less. */
+ * is wrong is tried again, with work that takes three times as long each time: what the driver does
+ * is then the same share of it, and what the machine does is less. */
 void check_time_at(int line, const char *what, bool holds);
 #define CHECK_TIME(condition) check_time_at(__LINE__, #condition, (condition))
 
 /* In such a try now_ms runs slower by that factor, and what sleeps and works does so for longer:
  * rows state their times as those of the first try. */
 double now_ms(void);
+/* The clock of the machine, in every try: for times that no work of the row's has part in. */
+double real_ms(void);
 void sleep_ms(double ms);
 unsigned long long work_ns(double ms);
 /* A call that waits for work of so many milliseconds takes most of that; one that does not wait
