@@ -406,6 +406,8 @@ Test(board_group, is_exact_among_many_that_are_killed, .timeout = 60)
     cr_expect_leq(truth->most, LIMIT, "at most %u", (unsigned)truth->most);
     cr_expect_gt(truth->most, LIMIT / 2, "at most %u; %u taken, %u refused, of %u",
                  (unsigned)truth->most, (unsigned)truth->taken, (unsigned)truth->refused, started);
+    cr_expect_gt(truth->taken, 200);
+    cr_expect_gt(started, 2 * PEERS);
     join("g");
     cr_expect(board_group_take(board, device, LIMIT, LIMIT), "all of it is there in the end");
 }
