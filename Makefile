@@ -413,8 +413,8 @@ $(filter %/test_machine_nodes,$(UNIT_TESTS) $(PLAIN_TESTS)): \
     LDFLAGS += $(foreach f,sched_getaffinity sched_getcpu,-Wl,--wrap=$(f))
 # The core's calls of the board go to the test (fake_board.h).
 $(filter %/test_neighbours,$(UNIT_TESTS) $(PLAIN_TESTS)): \
-    LDFLAGS += $(foreach f,join leave forget is_joined device publish publish_in_order publish_listening others ended_at \
-        ask ask_to_tell demand_look demand_end sleep wake take give answered group_take group_give group_held,\
+    LDFLAGS += $(foreach f,join leave forget device publish publish_in_order publish_listening publish_at_end publish_ending others ended_at \
+        ask ask_to_tell demand_look demand_end sleep take give answered group_take group_give group_held,\
         -Wl,--wrap=board_$(f))
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies

@@ -26,6 +26,12 @@ void futex_wait(const _Atomic(uint32_t) *word, uint32_t value, uint64_t until)
     errno = error;
 }
 
+void futex_sleep(uint64_t until)
+{
+    static const _Atomic(uint32_t) nobody_wakes;
+    futex_wait(&nobody_wakes, 0, until);
+}
+
 void futex_wake(const _Atomic(uint32_t) *word)
 {
     int error = errno;

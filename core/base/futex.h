@@ -12,6 +12,9 @@
  * monotonic clock reaches until (UINT64_MAX: never), or spuriously. */
 void futex_wait(const _Atomic(uint32_t) *word, uint32_t value, uint64_t until);
 
+/* Sleeps until the monotonic clock reaches until, or returns earlier for no reason. */
+void futex_sleep(uint64_t until);
+
 /* Wakes all threads that sleep on the word. */
 void futex_wake(const _Atomic(uint32_t) *word);
 

@@ -28,8 +28,8 @@
  * Waiting: Only functions that say so wait. Locking: The board lock guards the devices and this
  * process's demands. A thread that takes bytes of a group's limit holds the group lock. Both are
  * leaf locks (core/base/lock.h). A slot's numbers are atomics. After the join these functions
- * allocate no memory, and they never print. All of them accept board == NULL, except board_sleep
- * and board_wake. A demand belongs to the thread that asked.
+ * allocate no memory, and they never print. All of them accept board == NULL, except
+ * board_sleep. A demand belongs to the thread that asked.
  */
 #ifndef CUDAPOOL_CORE_BOARD_H
 #define CUDAPOOL_CORE_BOARD_H
@@ -68,10 +68,6 @@ void board_leave(struct board *board);
  * Async-signal-safe. */
 void board_forget(struct board *board);
 
-/* Whether the process is still on the board: it is not a forked child and has not called
- * board_leave, the file was not truncated, and the slot is still its own. */
-bool board_is_joined(const struct board *board);
-
 /* Returns the device's place on the slot, below BOARD_DEVICES, or -1 where it has none. The same
  * UUID (of the MIG instance where there is one) always gets the same place. */
 int board_device(struct board *board, const unsigned char uuid[16]);
@@ -90,8 +86,23 @@ void board_publish_in_order(struct board *board, int device, uint64_t in_order);
  * ask it, but count it as nothing. */
 #define BOARD_NEARLY_NOTHING 1u
 
-/* Publishes whether this process answers demands, that is, whether its housekeeper runs. */
-void board_publish_listening(struct board *board, bool listening);
+/* Whether a process answers demands, that is, whether its housekeeper runs.
+ *
+ *   DEAF ----> LISTENS <----> LEAVES ----> DEAF
+ *
+ * A housekeeper that is about to end leaves: it still counts as listening, looks whether anything
+ * is free, and turns deaf if nothing is. If another thread has listened since, it does not turn
+ * deaf. An ending process answers no more, but the driver has its memory once it has ended. So all
+ * that it had counts as pending until then. */
+enum board_listens { BOARD_DEAF, BOARD_LISTENS, BOARD_ENDS, BOARD_LEAVES };
+
+/* Publishes DEAF, LISTENS or LEAVES, where the diagram has such a step. */
+void board_publish_listening(struct board *board, enum board_listens listens);
+
+/* Publishes how many bytes of the device the driver has once this process has ended: all that the
+ * process has taken, since its last frees may not be published. To be called before
+ * board_publish_ending. Async-signal-safe. */
+void board_publish_at_end(struct board *board, int device, uint64_t bytes);
 
 /* Publishes that the process is ending: it answers no more, and the driver soon has all its memory.
  * Async-signal-safe. */
@@ -165,12 +176,10 @@ struct board_demand *board_trim(struct board *board, const struct board_process 
 
 /* All functions of this section are for one thread of the process at a time, the housekeeper.
  *
- * Sleeps until another process asks, or board_wake is called, or the monotonic clock shows until
- * (UINT64_MAX: never). Rarely, it returns for no reason. Returns at once where one of the first two
- * has happened since it last returned. Not a cancellation point. Also works once the process is no
- * longer on the board. */
+ * Sleeps until another process asks, or the monotonic clock shows until (UINT64_MAX: never).
+ * Rarely, it returns for no reason. Returns at once where another process has asked since it last
+ * returned. Not a cancellation point. Also works once the process is no longer on the board. */
 void board_sleep(struct board *board, uint64_t until);
-void board_wake(struct board *board);
 
 /* Returns what others now want of this process's memory on the device, less what board_give has
  * reported; 0: nothing. trim: a tool is among them, which wants everything. tell: a process wants

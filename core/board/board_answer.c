@@ -25,11 +25,6 @@
 
 /* ---- sleeping ---- */
 
-static uint64_t end_of_sleep(uint64_t until)
-{
-    return smaller_of(until, monotonic_now() + SLEEP_MOST);
-}
-
 /* Rests if a process wakes this one again and again without asking for anything. The rest grows,
  * but stays short enough for others not to take this process for silent. */
 static void rest_from_wakes(struct board *board)
@@ -41,55 +36,38 @@ static void rest_from_wakes(struct board *board)
         return;
     unsigned steps = board->wakes_for_nothing - WAKES_FOR_NOTHING;
     uint64_t until = monotonic_now() + (REST_FIRST << (steps < REST_STEPS ? steps : REST_STEPS));
-    uint32_t calls = atomic_load_explicit(&board->calls, memory_order_relaxed);
-    while (monotonic_now() < until &&
-           atomic_load_explicit(&board->calls, memory_order_relaxed) == calls)
-        futex_wait(&board->calls, calls, until);
+    while (monotonic_now() < until)
+        futex_sleep(until);
 }
 
 void board_sleep(struct board *board, uint64_t until)
 {
     const struct board_slot *slot = board_own_slot(board);
-    const board_half *word = slot ? &slot->wake : &board->calls;
-    uint32_t *last = slot ? &board->slept : &board->calls_of;
-    uint32_t calls = atomic_load_explicit(&board->calls, memory_order_relaxed);
-    /* Pairs with the fetch-add in wake_targets (board_demand.c). */
-    bool waits = atomic_load_explicit(word, memory_order_acquire) == *last;
-    if (waits)
-        futex_wait(word, *last, end_of_sleep(until));
-    if (monotonic_now() >= until ||
-        calls != atomic_load_explicit(&board->calls, memory_order_relaxed))
-        board->wakes_for_nothing = 0;
-    else if (slot)
-        rest_from_wakes(board);
-    *last = atomic_load_explicit(word, memory_order_acquire);
-}
-
-void board_wake(struct board *board)
-{
-    struct board_slot *slot = board_own_slot(board);
-    atomic_fetch_add_explicit(&board->calls, 1, memory_order_release);
-    futex_wake(&board->calls);
-    if (!slot)
+    uint64_t end = smaller_of(until, monotonic_now() + SLEEP_MOST);
+    if (!slot) {
+        futex_sleep(end);
         return;
-    atomic_fetch_add_explicit(&slot->wake, 1, memory_order_release);
-    futex_wake(&slot->wake);
+    }
+    /* Pairs with the fetch-add in wake_targets (board_demand.c). */
+    if (atomic_load_explicit(&slot->wake, memory_order_acquire) == board->slept)
+        futex_wait(&slot->wake, board->slept, end);
+    if (monotonic_now() >= until)
+        board->wakes_for_nothing = 0;
+    else
+        rest_from_wakes(board);
+    board->slept = atomic_load_explicit(&slot->wake, memory_order_acquire);
 }
 
 /* ---- demands of others ---- */
-
-static bool is_of_device(const struct board_entry *entry, const uint64_t uuid[2])
-{
-    static const uint64_t every_device[2];
-    return board_is_uuid(entry->uuid, uuid) || board_is_uuid(entry->uuid, every_device);
-}
 
 /* Whether the entry, which another process has written, asks this one for memory of the device. */
 static bool is_for_me(const struct board *board, const struct board_entry *entry,
                       const uint64_t uuid[2])
 {
+    static const uint64_t every_device[2];
     /* Pairs with the release store to open in add_entry (board_demand.c). */
-    if (atomic_load_explicit(&entry->open, memory_order_acquire) != 1 || !is_of_device(entry, uuid))
+    if (atomic_load_explicit(&entry->open, memory_order_acquire) != 1 ||
+        !(board_is_uuid(entry->uuid, uuid) || board_is_uuid(entry->uuid, every_device)))
         return false;
     uint32_t slot = atomic_load_explicit(&entry->slot, memory_order_relaxed);
     uint64_t token = atomic_load_explicit(&entry->token, memory_order_relaxed);

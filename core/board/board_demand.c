@@ -35,7 +35,7 @@ static bool read_candidate(const struct board *board, unsigned index, const uint
     const struct board_slot *slot = &board->map->slots[index];
     *candidate =
         (struct board_candidate){.slot = index, .token = board_token_of_other(board, index)};
-    uint32_t listens = atomic_load_explicit(&slot->listens, memory_order_relaxed);
+    uint32_t listens = atomic_load_explicit(&slot->listens, memory_order_acquire);
     if (candidate->token == 0 || listens == BOARD_DEAF ||
         (of_group && !board_is_of_group(slot, board->group)))
         return false;
@@ -317,18 +317,6 @@ struct board_demand *board_ask_to_tell(struct board *board, int device, uint64_t
 
 /* ---- progress of a demand ---- */
 
-/* An ending process has mostly ended after this time. One that takes longer hangs, and its bytes no
- * longer count. */
-#define ENDING_NANOSECONDS UINT64_C(1000000000)
-
-static struct board_bytes bytes_of(const struct board_demand *demand, const struct board_slot *slot,
-                                   unsigned place, uint32_t listens)
-{
-    if (listens == BOARD_ENDS && monotonic_now() - demand->asked_at > ENDING_NANOSECONDS)
-        return (struct board_bytes){0};
-    return board_bytes_to_have(slot, place, demand->device_total, listens);
-}
-
 /* Reads what the target has published, and whether the slot still belongs to the process that was
  * asked. */
 static void read_target(const struct board_demand *demand, struct board_target *target)
@@ -342,7 +330,7 @@ static void read_target(const struct board_demand *demand, struct board_target *
     for (unsigned i = 0; i < BOARD_DEVICES; i++) {
         if (!is_every_device(demand->uuid) && board_find_device(slot, demand->uuid) != (int)i)
             continue;
-        struct board_bytes bytes = bytes_of(demand, slot, i, listens);
+        struct board_bytes bytes = board_bytes_to_have(slot, i, demand->device_total, listens);
         pending = board_sum(pending, bytes.pending);
         in_order = board_sum(in_order, bytes.in_order);
     }

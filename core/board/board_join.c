@@ -225,11 +225,6 @@ void board_forget(struct board *board)
     board_file_forget();
 }
 
-bool board_is_joined(const struct board *board)
-{
-    return board_own_slot(board) != NULL;
-}
-
 void board_discard(struct board *board)
 {
     unmap(board);

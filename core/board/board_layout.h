@@ -62,10 +62,6 @@ struct board_entry {
 #define BOARD_ENTRIES   48u
 #define BOARD_EVERYBODY UINT32_MAX
 
-/* Whether a process answers demands. An ending process answers no more, but the driver has its
- * memory once it has ended. So all that it had counts as pending until then. */
-enum board_listens { BOARD_DEAF, BOARD_LISTENS, BOARD_ENDS };
-
 /* The process that holds the lock on byte N of the file owns slot N. */
 struct board_slot {
     /* A random number that tells the slot's owner from earlier and later ones; 0: the slot is free.
@@ -81,7 +77,10 @@ struct board_slot {
     board_half visits; /* 1: a tool, which has no memory to give */
     board_word pid_namespace, start_ticks;
     board_word group[BOARD_GROUP_BYTES / 8]; /* text; 0: no group */
-    board_word unused[18];
+    board_word unused;
+    /* Of an ending process: since when, in nanoseconds of the monotonic clock, and how much of each
+     * device the driver has once the process has ended. 0: not published. */
+    board_word ends_since, at_end[BOARD_DEVICES];
     struct board_slot_device devices[BOARD_DEVICES];
     struct board_entry entries[BOARD_ENTRIES];
     /* The part of each device's pending bytes that was freed in stream order, so that nobody waits

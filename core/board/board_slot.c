@@ -5,6 +5,8 @@
  */
 #include "board_slot.h"
 
+#include "core/base/clock.h"
+
 unsigned board_slots(const struct board *board)
 {
     /* Pairs with the compare-and-exchange in note_used (board_join.c): a rival's slot is seen once
@@ -67,17 +69,29 @@ struct board_bytes board_bytes_of(const struct board_slot *slot, unsigned place,
     return bytes;
 }
 
+/* An ending process has mostly ended after this time. One that takes longer hangs, and its bytes no
+ * longer count. */
+#define ENDING_NANOSECONDS UINT64_C(1000000000)
+
+/* Returns what an ending process leaves. published: what it said before. */
+static struct board_bytes bytes_at_end(const struct board_slot *slot, unsigned place,
+                                       uint64_t total, uint64_t published)
+{
+    uint64_t since = atomic_load_explicit(&slot->ends_since, memory_order_relaxed);
+    uint64_t at_end = atomic_load_explicit(&slot->at_end[place], memory_order_relaxed);
+    bool hangs = since && rest_of(monotonic_now(), since) > ENDING_NANOSECONDS;
+    return (struct board_bytes){.pending =
+                                    hangs ? 0 : smaller_of(larger_of(at_end, published), total)};
+}
+
 struct board_bytes board_bytes_to_have(const struct board_slot *slot, unsigned place,
                                        uint64_t total, uint32_t listens)
 {
     struct board_bytes bytes = board_bytes_of(slot, place, total);
     if (bytes.cached <= BOARD_NEARLY_NOTHING)
         bytes.cached = 0;
-    if (listens == BOARD_ENDS) {
-        bytes.pending = board_sum(bytes.cached, bytes.pending);
-        bytes.cached = 0;
-        bytes.in_order = 0;
-    }
+    if (listens == BOARD_ENDS)
+        return bytes_at_end(slot, place, total, board_sum(bytes.cached, bytes.pending));
     return bytes;
 }
 

@@ -123,8 +123,6 @@ struct board {
     struct board_first_seen first_seen[BOARD_FIRST_SEEN];
     unsigned seen_count; /* counted since has_looked was set */
     struct board_seen seen[BOARD_SEEN];
-    board_half calls;  /* of board_wake; the futex of a process that has lost its slot */
-    uint32_t calls_of; /* value of calls when the thread last woke up */
 
     /* Groups. The group lock guards these, and is held while a rival is waited for. */
     pthread_mutex_t group_lock;

@@ -72,24 +72,41 @@ void board_publish(struct board *board, int device, uint64_t cached, uint64_t pe
     atomic_store_explicit(&slot->devices[device].pending, pending, memory_order_release);
 }
 
-void board_publish_listening(struct board *board, bool listening)
+static bool may_follow(uint32_t before, enum board_listens listens)
+{
+    return listens == BOARD_LISTENS  ? before != BOARD_ENDS
+           : listens == BOARD_LEAVES ? before == BOARD_LISTENS
+                                     : before == BOARD_LEAVES;
+}
+
+void board_publish_listening(struct board *board, enum board_listens listens)
 {
     struct board_slot *slot = board_own_slot(board);
-    if (!slot)
-        return;
-    /* An ending process (BOARD_ENDS) stays in that state. */
-    uint32_t before = listening ? BOARD_DEAF : BOARD_LISTENS;
-    atomic_compare_exchange_strong_explicit(&slot->listens, &before,
-                                            listening ? BOARD_LISTENS : BOARD_DEAF,
-                                            memory_order_release, memory_order_relaxed);
+    uint32_t before =
+        slot ? atomic_load_explicit(&slot->listens, memory_order_relaxed) : (uint32_t)BOARD_ENDS;
+    while (may_follow(before, listens) &&
+           !atomic_compare_exchange_weak_explicit(&slot->listens, &before, listens,
+                                                  memory_order_release, memory_order_relaxed))
+        continue;
+}
+
+void board_publish_at_end(struct board *board, int device, uint64_t bytes)
+{
+    struct board_slot *slot = board_own_slot(board);
+    /* Relaxed: the store in board_publish_ending releases this number. */
+    if (slot && device >= 0)
+        atomic_store_explicit(&slot->at_end[device], bytes, memory_order_relaxed);
 }
 
 void board_publish_ending(struct board *board)
 {
     struct board_slot *slot = board_own_slot(board);
-    if (!slot || atomic_load_explicit(&slot->listens, memory_order_relaxed) != BOARD_LISTENS)
+    uint32_t listens =
+        slot ? atomic_load_explicit(&slot->listens, memory_order_relaxed) : (uint32_t)BOARD_DEAF;
+    if (listens != BOARD_LISTENS && listens != BOARD_LEAVES)
         return;
-    /* Pairs with the acquire load in read_target (board_demand.c). */
+    atomic_store_explicit(&slot->ends_since, monotonic_now(), memory_order_relaxed);
+    /* Pairs with the acquire loads of listens in board_demand.c and had_of. */
     atomic_store_explicit(&slot->listens, BOARD_ENDS, memory_order_release);
     futex_wake(&slot->answered);
 }
@@ -103,7 +120,7 @@ static struct board_bytes had_of(const struct board *board, unsigned index, cons
     const struct board_slot *slot = &board->map->slots[index];
     struct board_bytes nothing = {0};
     uint64_t token = board_token_of_other(board, index);
-    uint32_t listens = atomic_load_explicit(&slot->listens, memory_order_relaxed);
+    uint32_t listens = atomic_load_explicit(&slot->listens, memory_order_acquire);
     if (token == 0 || listens == BOARD_DEAF || (of_group && !board_is_of_group(slot, board->group)))
         return nothing;
     int place = board_find_device(slot, uuid);

@@ -59,12 +59,11 @@ void house_count_state(const struct pool *pool, enum housekeeper_state state)
 
 static void sleep_until(struct pool *pool, uint64_t until)
 {
-    static const _Atomic uint32_t nobody_calls;
     struct board *board = atomic_load_explicit(&pool->board, memory_order_acquire);
     if (board)
         board_sleep(board, until);
     else
-        futex_wait(&nobody_calls, 0, until);
+        futex_sleep(until);
     if (pool->housekeeper_counters)
         counter_add(&pool->housekeeper_counters->wakeups, 1);
 }
@@ -144,17 +143,20 @@ static bool may_end(struct house *house)
     house->empty = is_anything_free(pool) ? 0 : house->empty + 1;
     if (house->empty < EMPTY_LOOKS)
         return false;
-    neighbours_listen(pool, false);
+    neighbours_listen(pool, BOARD_LEAVES);
     house_count_state(pool, HOUSEKEEPER_WENT);
     atomic_store(&pool->housekeeping.phase, HOUSEKEEPING_WATCHED);
     for (const struct kind *const *kind = pool->kinds; *kind; kind++)
         any |= (*kind)->watch && (*kind)->watch(pool);
     /* If the phase has changed, a free came first and has made another thread. */
-    if (!any ||
-        !atomic_compare_exchange_strong(&pool->housekeeping.phase, &watched, HOUSEKEEPING_MADE))
+    if (!any) {
+        neighbours_listen(pool, BOARD_DEAF);
+        return true;
+    }
+    if (!atomic_compare_exchange_strong(&pool->housekeeping.phase, &watched, HOUSEKEEPING_MADE))
         return true;
     house_count_state(pool, HOUSEKEEPER_RUNS);
-    neighbours_listen(pool, true);
+    neighbours_listen(pool, BOARD_LISTENS);
     house->empty = 0;
     return false;
 }

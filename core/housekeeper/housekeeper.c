@@ -69,8 +69,11 @@ void housekeeper_stop(struct pool *pool)
 {
     struct board *board = atomic_load_explicit(&pool->board, memory_order_acquire);
     atomic_store_explicit(&pool->housekeeping.stopped, true, memory_order_relaxed);
-    if (board)
-        board_publish_ending(board);
+    if (!board)
+        return;
+    for (struct device *device = registry_devices(&pool->registry); device; device = device->next)
+        board_publish_at_end(board, device->board_place, device_reserved(device));
+    board_publish_ending(board);
 }
 
 void housekeeper_forget(struct pool *pool)
@@ -95,21 +98,19 @@ __attribute__((noinline)) static void make(struct pool *pool, uint32_t phase)
         now < atomic_load_explicit(&keeping->retry_at, memory_order_relaxed))
         return;
     if (atomic_load_explicit(&keeping->stopped, memory_order_relaxed) ||
-        !is_in_the_pools_process(pool) ||
-        !atomic_compare_exchange_strong(&keeping->phase, &phase, HOUSEKEEPING_MADE))
+        !is_in_the_pools_process(pool) || !be_told_of_exit(pool))
         return;
-    if (!be_told_of_exit(pool)) {
-        /* The next housekeeper_look tries again. */
-        atomic_store_explicit(&keeping->phase, phase, memory_order_release);
-        return;
-    }
-    house_count_state(pool, HOUSEKEEPER_RUNS);
-    /* A process that asks before the thread first runs is answered when it runs. */
+    /* A process that asks before the thread first runs is answered when it runs. This comes before
+     * the phase: other threads' frees rely on whoever changes the phase. */
     neighbours_publish(pool);
-    neighbours_listen(pool, true);
+    neighbours_listen(pool, BOARD_LISTENS);
+    if (!atomic_compare_exchange_strong(&keeping->phase, &phase, HOUSEKEEPING_MADE))
+        return;
+    house_count_state(pool, HOUSEKEEPER_RUNS);
     if (own_thread_make(pool, house_keep, pool))
         return;
-    neighbours_listen(pool, false);
+    neighbours_listen(pool, BOARD_LEAVES);
+    neighbours_listen(pool, BOARD_DEAF);
     house_count_state(pool, HOUSEKEEPER_CANNOT);
     atomic_store_explicit(&keeping->retry_at, now + RETRY_NANOSECONDS, memory_order_relaxed);
     atomic_store_explicit(&keeping->phase, HOUSEKEEPING_CANNOT, memory_order_release);

@@ -55,7 +55,7 @@ void neighbours_publish(struct pool *pool)
             publish(pool, device);
 }
 
-void neighbours_listen(struct pool *pool, bool listens)
+void neighbours_listen(struct pool *pool, enum board_listens listens)
 {
     struct board *board = atomic_load_explicit(&pool->board, memory_order_acquire);
     if (board)

@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/board/board.h"
+
 struct device;
 struct pool;
 
@@ -18,7 +20,7 @@ struct pool;
 void neighbours_publish(struct pool *pool);
 
 /* Publishes whether there is a thread that answers demands. Any thread; async-signal-safe. */
-void neighbours_listen(struct pool *pool, bool listens);
+void neighbours_listen(struct pool *pool, enum board_listens listens);
 
 /* Releases what others asked for, as far as it is here and GPU work on it has completed, and
  * reports it on the board. Returns true where some of what is wanted is pending, and may be given

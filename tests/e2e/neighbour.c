@@ -116,7 +116,8 @@ int main(int argc, char **argv)
     CHECK(device >= 0);
     CHECK(self.held == 0 || board_group_take(board, device, self.held, DEVICE_BYTES));
     board_publish(board, device, self.cached, self.pending);
-    board_publish_listening(board, !self.deaf);
+    if (!self.deaf)
+        board_publish_listening(board, BOARD_LISTENS);
     if (self.asks > 0)
         CHECK(board_ask(board, device, DEVICE_BYTES, self.asks, 0, false, NULL) != NULL);
     printf("ready %d\n", (int)getpid());

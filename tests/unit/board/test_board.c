@@ -33,13 +33,13 @@ Test(board, is_joined_and_left)
     struct board *board = board_join_here("a group");
     struct board_process process;
     unsigned slot = 0;
-    cr_expect(board_is_joined(board));
+    cr_expect(is_joined(board));
     cr_assert(board_next_process(board, &slot, &process));
     cr_expect_eq(process.pid, getpid());
     cr_expect_str_eq(process.group, "a?group");
     cr_expect_not(board_next_process(board, &slot, &process));
     board_leave(board);
-    cr_expect_not(board_is_joined(board));
+    cr_expect_not(is_joined(board));
     board_discard(board);
 }
 
@@ -186,7 +186,7 @@ static void stay(struct peer *parent)
     struct board *board = board_join_here(NULL);
     int device = board_device(board, board_uuid);
     board_publish(board, device, MiB, 0);
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     peer_say(parent, board->slot);
     peer_hear(parent);
     _exit(0);
@@ -211,11 +211,11 @@ static void leave_and_stay(struct peer *parent)
     struct board *board = board_join_here("g");
     int device = board_device(board, board_uuid);
     board_publish(board, device, MiB, MiB);
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     board_group_take(board, device, 5 * MiB, UINT64_MAX);
     board_leave(board);
     board_publish(board, device, MiB, MiB);
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     peer_say(parent, board->slot);
     peer_hear(parent);
     _exit(0);
@@ -239,13 +239,13 @@ static void use_in_child(struct board *board)
 {
     struct board_process process;
     unsigned slot = 0;
-    bool bad = board_is_joined(board) || board_device(board, board_uuid) >= 0 ||
+    bool bad = is_joined(board) || board_device(board, board_uuid) >= 0 ||
                board_others(board, 0, DEVICE_TOTAL, false).cached != 0 ||
                board_ask(board, 0, DEVICE_TOTAL, 1, 0, false, NULL) ||
                board_take(board, 0).bytes != 0 || board_next_process(board, &slot, &process) ||
                !board_group_take(board, 0, 1, 1) || board_group_held(board, 0) != 0;
     board_publish(board, 0, 1, 1);
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     board_give(board, 0, 1);
     board_answered(board);
     board_group_give(board, 0, 1);
@@ -261,7 +261,7 @@ static void expect_child_is_not_joined(struct board *board, pid_t child)
         use_in_child(board);
     cr_assert_eq(waitpid(child, &status, 0), child);
     cr_expect_eq(status, 0, "status %x", (unsigned)status);
-    cr_expect(board_is_joined(board));
+    cr_expect(is_joined(board));
 }
 
 Test(board, is_not_in_a_forked_child)
@@ -292,7 +292,7 @@ static void leave_a_child(struct peer *parent)
 {
     struct board *board = board_join_here(NULL);
     board_publish(board, board_device(board, board_uuid), MiB, 0);
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     if (fork() == 0) {
         prctl(PR_SET_PDEATHSIG, 0);
         peer_say(parent, (uint64_t)getpid());
@@ -611,7 +611,7 @@ Test(board, is_never_a_standard_stream)
     cr_expect_gt(probe.fd, STDERR_FILENO);
     cr_expect_eq(write(STDOUT_FILENO, text, sizeof text), -1);
     board_probe_end(&probe);
-    cr_expect(board_is_joined(board));
+    cr_expect(is_joined(board));
     cr_expect_eq(fcntl(STDOUT_FILENO, F_GETFD), -1);
 }
 
@@ -693,15 +693,14 @@ Test(board, goes_on_alone_where_the_file_is_truncated)
     cr_assert_eq(truncate(board_path(), 0), 0);
     board_publish(board, device, 1, 1);
     cr_expect_eq(board_others(board, device, DEVICE_TOTAL, false).cached, 0);
-    cr_expect_not(board_is_joined(board));
+    cr_expect_not(is_joined(board));
     cr_expect_not(board_ask(board, device, DEVICE_TOTAL, 1, 0, false, NULL));
     cr_expect(board_group_take(board, device, 5, 15), "what it has itself counts");
     cr_expect_not(board_group_take(board, device, 1, 15));
     board_sleep(board, monotonic_now() + 1000000);
-    board_wake(board);
     board_leave(board);
     struct board *again = board_join_here(NULL);
-    cr_expect(board_is_joined(again), "and the file is made anew");
+    cr_expect(is_joined(again), "and the file is made anew");
     peer_end(&peer);
 }
 
@@ -716,10 +715,10 @@ Test(board, goes_on_alone_where_the_file_is_another)
     struct board *other = board_join_here(NULL);
     look_again_who_lives(board);
     board_others(board, device, DEVICE_TOTAL, false);
-    cr_expect_not(board_is_joined(board));
+    cr_expect_not(is_joined(board));
     cr_expect_eq(board->map->slots[board->slot].token, 0,
                  "those who are still there do not see it");
-    cr_expect(board_is_joined(other));
+    cr_expect(is_joined(other));
     peer_end(&peer);
 }
 
@@ -729,7 +728,7 @@ Test(board, is_not_its_own_where_the_slot_has_another_token)
     int device = board_device(board, board_uuid);
     board->map->slots[board->slot].token ^= 1;
     board_publish(board, device, 1, 1);
-    cr_expect_not(board_is_joined(board));
+    cr_expect_not(is_joined(board));
     cr_expect_eq(board->map->slots[board->slot].devices[device].cached, 0);
 }
 
@@ -793,10 +792,10 @@ Test(board, needs_none)
     struct board_process process;
     unsigned slot = 0;
     const char *why = NULL;
-    cr_expect_not(board_is_joined(NULL));
+    cr_expect_not(is_joined(NULL));
     cr_expect_eq(board_device(NULL, board_uuid), -1);
     board_publish(NULL, 0, 1, 1);
-    board_publish_listening(NULL, true);
+    board_publish_listening(NULL, BOARD_LISTENS);
     cr_expect_eq(board_others(NULL, 0, 1, false).cached, 0);
     cr_expect_not(board_ask(NULL, 0, 1, 1, 0, false, NULL));
     cr_expect_not(board_trim(NULL, NULL, NULL, &why));

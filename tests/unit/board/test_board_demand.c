@@ -35,7 +35,7 @@ static void join_with_memory(void)
 {
     join();
     board_publish(board, device, 3 * MiB, 0);
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
 }
 
 /* Asks, waits for the answers, and ends the demand. */
@@ -197,7 +197,7 @@ static void gives_late(struct peer *parent)
 {
     enum { TIMES = 4 };
     join();
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     board_publish(board, device, 3 * MiB, 0);
     peer_say(parent, board->slot);
     for (;;) {
@@ -283,7 +283,7 @@ static void leave_when_asked(struct peer *parent)
 {
     struct board *own = board_join_here(NULL);
     board_publish(own, board_device(own, board_uuid), MiB, 0);
-    board_publish_listening(own, true);
+    board_publish_listening(own, BOARD_LISTENS);
     peer_say(parent, own->slot);
     board_sleep(own, UINT64_MAX);
     board_leave(own);
@@ -320,6 +320,71 @@ Test(board_demand, what_an_ending_one_has_comes_when_it_is_over)
     cr_expect_eq(progress.given, MiB);
     cr_expect_eq(progress.ended, 1);
     board_demand_end(demand);
+}
+
+/* It has published 1 MiB, and taken 3. */
+static void end_with_three(struct peer *parent)
+{
+    struct board *own = board_join_here(NULL);
+    int place = board_device(own, board_uuid);
+    board_publish(own, place, MiB, 0);
+    board_publish_listening(own, BOARD_LISTENS);
+    board_publish_at_end(own, place, 3 * MiB);
+    board_publish_ending(own);
+    peer_say(parent, own->slot);
+    peer_hear(parent);
+}
+
+Test(board_demand, all_that_an_ending_one_has_taken_comes)
+{
+    struct peer peer = peer_start(end_with_three);
+    unsigned slot = (unsigned)peer_hear(&peer);
+    join();
+    cr_expect_eq(board_others(board, device, DEVICE_TOTAL, false).pending, 3 * MiB);
+    struct board_demand *demand =
+        board_ask(board, device, DEVICE_TOTAL, 3 * MiB, 3 * MiB, false, NULL);
+    cr_assert(demand);
+    cr_expect_eq(board_demand_look(demand).pending, 3 * MiB);
+    /* It has been at its end for so long that it hangs. */
+    board->map->slots[slot].ends_since -= 2000 * MILLISECOND;
+    cr_expect_eq(board_demand_look(demand).pending, 0);
+    board_demand_end(demand);
+    cr_expect_eq(board_others(board, device, DEVICE_TOTAL, false).pending, 0);
+    cr_expect_not(board_ask(board, device, DEVICE_TOTAL, 3 * MiB, 3 * MiB, false, NULL));
+    peer_end(&peer);
+}
+
+/* Publishes about listening whatever it hears. */
+static void listen_as_told(struct peer *parent)
+{
+    struct board *own = board_join_here(NULL);
+    board_publish(own, board_device(own, board_uuid), MiB, 0);
+    for (;;) {
+        board_publish_listening(own, (enum board_listens)peer_hear(parent));
+        peer_say(parent, own->slot);
+    }
+}
+
+static uint64_t others_have_when_told(const struct peer *peer, enum board_listens listens)
+{
+    peer_say(peer, listens);
+    peer_hear(peer);
+    return board_others(board, device, DEVICE_TOTAL, false).cached;
+}
+
+Test(board_demand, goes_to_one_that_leaves_until_it_has_left)
+{
+    struct peer peer = peer_start(listen_as_told);
+    join();
+    cr_expect_eq(others_have_when_told(&peer, BOARD_LISTENS), MiB);
+    cr_expect_eq(others_have_when_told(&peer, BOARD_LEAVES), MiB);
+    cr_expect_eq(others_have_when_told(&peer, BOARD_LISTENS), MiB);
+    cr_expect_eq(others_have_when_told(&peer, BOARD_DEAF), MiB, "one that stays is not deaf");
+    cr_expect_eq(others_have_when_told(&peer, BOARD_LEAVES), MiB);
+    cr_expect_eq(others_have_when_told(&peer, BOARD_DEAF), 0);
+    cr_expect_eq(others_have_when_told(&peer, BOARD_LEAVES), 0);
+    cr_expect_eq(others_have_when_told(&peer, BOARD_LISTENS), MiB);
+    peer_end(&peer);
 }
 
 Test(board_demand, goes_to_nobody_without_a_housekeeper)
@@ -427,8 +492,6 @@ Test(board_demand, wakes_who_sleeps_and_is_not_missed)
     uint64_t began = monotonic_now();
     board_sleep(board, began + 20 * MILLISECOND);
     cr_expect_geq(monotonic_now() - began, 20 * MILLISECOND, "nobody has asked");
-    board_wake(board);
-    board_sleep(board, UINT64_MAX);
     peer_say(&peer, 0);
     peer_hear(&peer);
     began = monotonic_now();
@@ -451,7 +514,7 @@ Test(board_demand, of_nothing_again_and_again_costs_little)
 {
     struct peer peer = peer_start(wake_again_and_again);
     join();
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     peer_say(&peer, board->slot);
     unsigned woken = 0;
     for (uint64_t began = monotonic_now(); monotonic_now() - began < 500 * MILLISECOND; woken++) {
@@ -537,7 +600,7 @@ static void ask_the_other(struct peer *parent)
     join();
     caches = 3 * MiB;
     board_publish(board, device, caches, 0);
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     pthread_create(&thread, NULL, keep_house, NULL);
     peer_say(parent, 0);
     peer_hear(parent);
@@ -571,7 +634,7 @@ static void cache_in_group(struct peer *parent)
 {
     struct board *own = board_join_here(group_of_peer);
     board_publish(own, board_device(own, board_uuid), MiB, 0);
-    board_publish_listening(own, true);
+    board_publish_listening(own, BOARD_LISTENS);
     peer_say(parent, own->slot);
     peer_hear(parent);
 }
@@ -695,7 +758,7 @@ static void trim_and_stay(struct peer *parent)
 Test(board_demand, of_a_tool_is_over_some_time)
 {
     join();
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     struct peer peer = peer_start(trim_and_stay);
     peer_hear(&peer);
     cr_expect(board_take(board, device).trim);
@@ -720,7 +783,7 @@ static void ask_and_stay(struct peer *parent)
 Test(board_demand, of_a_process_is_over_some_time)
 {
     join();
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     board_publish(board, device, 9 * MiB, 0);
     struct peer peer = peer_start(ask_and_stay);
     peer_hear(&peer);

@@ -133,7 +133,7 @@ static void expect_others_to_do_their_work(unsigned liars)
         use_board(most);
         look_at_all();
     }
-    cr_expect(board_is_joined(board));
+    cr_expect(is_joined(board));
 }
 
 Test(board_hostile, lies_in_their_own_slots_are_survived)
@@ -143,7 +143,7 @@ Test(board_hostile, lies_in_their_own_slots_are_survived)
     peer_hear(&liars[0]);
     peer_hear(&liars[1]);
     join();
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     expect_others_to_do_their_work(2);
     for (int i = 0; i < 2; i++)
         peer_end(&liars[i]);
@@ -165,7 +165,7 @@ static void have_many_devices(struct peer *parent)
     slot[1].devices[0].cached = MiB;
     slot->devices[device].uuid[0] = 0;
     slot->device_count = UINT32_MAX;
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     peer_say(parent, 0);
     peer_hear(parent);
 }
@@ -228,7 +228,7 @@ Test(board_hostile, lies_everywhere_are_survived)
     struct board_bytes most = {.cached = UINT64_MAX, .pending = UINT64_MAX};
     for (int i = 0; i < 10; i++) {
         join();
-        board_publish_listening(board, true);
+        board_publish_listening(board, BOARD_LISTENS);
         for (uint64_t began = monotonic_now(); monotonic_now() - began < LASTS / 10;) {
             use_board(most);
             look_at_all();
@@ -293,7 +293,7 @@ Test(board_hostile, demands_are_added_up_without_overflow)
     struct peer peer = peer_start(ask_for_all);
     peer_hear(&peer);
     join();
-    board_publish_listening(board, true);
+    board_publish_listening(board, BOARD_LISTENS);
     cr_expect_eq(board_take(board, device).bytes, UINT64_MAX);
     board_give(board, device, UINT64_MAX);
     board_give(board, device, UINT64_MAX);

@@ -7,6 +7,8 @@
 #include "fake_board.h"
 
 #include "core/base/clock.h"
+#include "core/housekeeper/house.h"
+#include "core/housekeeper/housekeeper.h"
 #include "core/housekeeper/neighbours.h"
 #include "core/reclaim/waiting.h"
 
@@ -739,6 +741,80 @@ Test(neighbours, what_was_promised_while_another_device_gave_is_taken_back)
     unsigned published = fake.published;
     cr_assert_not(neighbours_answer(pool));
     cr_assert_eq(fake.published, published, "and nothing is told where nothing was asked");
+    atomic_store(&pool->board, NULL);
+}
+
+/* ---- the housekeeper's end, and the process's ---- */
+
+static CUdeviceptr last_block;
+
+static void free_before_the_look(enum board_listens listens)
+{
+    if (listens == BOARD_LEAVES)
+        release(last_block);
+    else
+        atomic_store(&pool->housekeeping.stopped, true);
+}
+
+/* The free has returned, so that others may ask for this memory from now on. */
+Test(neighbours, they_can_ask_while_the_housekeeper_looks_whether_it_may_end)
+{
+    start_to_answer();
+    last_block = allocate(4 * MIB);
+    synchronise();
+    atomic_store(&pool->housekeeping.phase, HOUSEKEEPING_MADE);
+    fake.when_listening = free_before_the_look;
+    house_keep(pool);
+    cr_assert_eq(fake.listened, 2);
+    cr_assert_eq(fake.listens[0], BOARD_LEAVES);
+    cr_assert_eq(fake.listens[1], BOARD_LISTENS);
+    atomic_store(&pool->board, NULL);
+}
+
+Test(neighbours, they_ask_no_more_once_nothing_was_free)
+{
+    start_to_answer();
+    allocate(4 * MIB);
+    atomic_store(&pool->housekeeping.phase, HOUSEKEEPING_MADE);
+    house_keep(pool);
+    cr_assert_eq(fake.listened, 2);
+    cr_assert_eq(fake.listens[0], BOARD_LEAVES);
+    cr_assert_eq(fake.listens[1], BOARD_DEAF);
+    atomic_store(&pool->board, NULL);
+}
+
+static uint32_t phase_when_listening;
+
+static void note_phase(enum board_listens listens)
+{
+    if (listens == BOARD_LISTENS)
+        phase_when_listening = atomic_load(&pool->housekeeping.phase);
+}
+
+/* A thread whose free finds that the housekeeper is made leaves it to that one to be asked. */
+Test(neighbours, they_can_ask_before_the_housekeeper_counts_as_made)
+{
+    settings.neighbours.enabled = true;
+    start_on(128 * MIB);
+    atomic_store(&pool->board, &fake.board);
+    phase_when_listening = HOUSEKEEPING_OFF;
+    fake.when_listening = note_phase;
+    release(allocate(64 * MIB));
+    cr_assert_eq(phase_when_listening, HOUSEKEEPING_NONE);
+    atomic_store(&pool->board, NULL);
+}
+
+/* A free on the fast path is published by nobody any more. */
+Test(neighbours, they_are_told_what_the_end_of_the_process_leaves)
+{
+    start_to_answer();
+    CUdeviceptr block = allocate(4 * MIB);
+    allocate(2 * MIB);
+    release(block);
+    fake.cached = fake.pending = 0;
+    housekeeper_stop(pool);
+    cr_assert_eq(fake.at_end_of_ending, device_reserved(device()));
+    cr_assert_geq(fake.at_end_of_ending, 6 * MIB);
     atomic_store(&pool->board, NULL);
 }
 
