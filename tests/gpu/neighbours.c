@@ -187,6 +187,8 @@ static int case_stopped(void)
     kill(cacher.pid, SIGSTOP);
     if (waitpid(cacher.pid, &status, WUNTRACED) != cacher.pid || !WIFSTOPPED(status))
         FAIL("the first process does not stop");
+    /* For half a second after a neighbour's end, refusals wait for its memory (docs/limits.md). */
+    usleep(600000);
     struct answer taken = take(&taker, WANTED, share);
     kill(cacher.pid, SIGCONT);
     simple_order(&cacher, ORDER_INFO);
