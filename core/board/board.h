@@ -154,11 +154,12 @@ struct board_demand *board_ask_to_tell(struct board *board, int device, uint64_t
 #define BOARD_SILENCE_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 #define BOARD_SLOW_SILENCES       20u
 struct board_progress {
-    uint64_t given;   /* bytes released to the driver since the demand, as those asked say */
+    /* Bytes released to the driver since the demand, as those asked say. A process that has ended
+     * since counts as if it had given all that it was asked for. */
+    uint64_t given;
     uint64_t pending; /* bytes that those who answered may still give once GPU work has completed */
     uint64_t in_order;      /* part of pending: freed in stream order */
     unsigned asked, silent; /* processes */
-    unsigned ended;         /* processes that have ended since; all that they had counts as given */
 };
 struct board_progress board_demand_look(struct board_demand *demand);
 

@@ -456,7 +456,6 @@ struct board_progress board_demand_look(struct board_demand *demand)
         progress.pending = board_sum(progress.pending, target->pending);
         progress.in_order = board_sum(progress.in_order, target->in_order);
         progress.silent += target->silent && !target->answered;
-        progress.ended += target->gone && target->given;
     }
     progress.asked = demand->count;
     return progress;

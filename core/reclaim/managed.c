@@ -121,6 +121,15 @@ void managed_came(struct pool *pool, size_t bytes)
         atomic_fetch_add_explicit(&context->device->managed_bytes, bytes, memory_order_relaxed);
 }
 
+void managed_make_way(struct pool *pool, struct device *device)
+{
+    if (!managed_is_crowded(device) || program_captures(&pool->captures))
+        return;
+    uint64_t bytes = managed_in_the_way(device, all_kept_bytes(pool, device));
+    if (bytes)
+        give_back(pool, device, bytes);
+}
+
 static void count_back(struct device *device, uint64_t bytes)
 {
     uint64_t counted = managed_bytes(device);
@@ -130,20 +139,15 @@ static void count_back(struct device *device, uint64_t bytes)
         continue;
 }
 
+#define ANY_DEVICE (-1)
+
 static struct device *device_with_managed(struct pool *pool, int ordinal)
 {
     struct device *device = registry_devices(&pool->registry);
-    while (device && (device->ordinal != ordinal || managed_bytes(device) == 0))
+    while (device &&
+           (managed_bytes(device) == 0 || (ordinal != ANY_DEVICE && device->ordinal != ordinal)))
         device = device->next;
     return device;
-}
-
-static bool any_is_counted(struct pool *pool)
-{
-    const struct device *device = registry_devices(&pool->registry);
-    while (device && managed_bytes(device) == 0)
-        device = device->next;
-    return device != NULL;
 }
 
 struct managed_memory managed_find(struct pool *pool, CUdeviceptr address)
@@ -157,7 +161,7 @@ struct managed_memory managed_find(struct pool *pool, CUdeviceptr address)
     size_t bytes = 0;
     void *values[] = {&managed, &ordinal, &bytes};
     struct managed_memory none = {NULL, 0};
-    if (!address || !any_is_counted(pool) || !pool->driver->cuPointerGetAttributes)
+    if (!address || !device_with_managed(pool, ANY_DEVICE) || !pool->driver->cuPointerGetAttributes)
         return none;
     enter_driver();
     CUresult result = pool->driver->cuPointerGetAttributes(3, attributes, values, address);

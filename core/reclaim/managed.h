@@ -58,4 +58,7 @@ static inline bool managed_is_crowded(const struct device *device)
 /* Returns how many of the kept bytes should be released because of managed_excess. */
 uint64_t managed_in_the_way(const struct device *device, uint64_t kept);
 
+/* Releases these bytes of all kinds of memory, for kinds that do so in no other way. */
+void managed_make_way(struct pool *pool, struct device *device);
+
 #endif

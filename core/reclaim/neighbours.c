@@ -338,8 +338,6 @@ static bool ask_on(struct pool *pool, struct device *device, struct reclaim *pro
     if (progress->bound == RECLAIM_DEVICE && progress->wanted)
         atomic_store_explicit(&device->series_at, monotonic_now(), memory_order_relaxed);
     count(device, &question.seen);
-    if (question.seen.ended)
-        progress->others.ended_until = monotonic_now() + ENDED_NANOSECONDS;
     progress->others.given |= question.seen.given != 0;
     progress->others.pend |= is_worth_waiting(&question);
     return true;
@@ -397,10 +395,9 @@ static bool one_has_just_ended(const struct device *device)
 }
 
 /* Whether memory of processes that have just ended may become free. */
-static bool may_turn_up(const struct pool *pool, const struct device *wanted,
-                        const struct reclaim_others *others)
+static bool may_turn_up(const struct pool *pool, const struct device *wanted)
 {
-    bool ended = monotonic_now() < others->ended_until;
+    bool ended = false;
     const struct device *device = wanted ? wanted : registry_devices(&pool->registry);
     for (; device && !ended; device = wanted ? NULL : device->next)
         ended = one_has_just_ended(device);
@@ -432,7 +429,7 @@ bool neighbours_ask(struct pool *pool, struct device *wanted, struct reclaim *pr
         ask_each(pool, wanted, progress, &shortage, hope, wait);
     if (!others->given && hope)
         others->given = has_more_left(pool, wanted, progress);
-    if (!others->given && may_turn_up(pool, wanted, others)) {
+    if (!others->given && may_turn_up(pool, wanted)) {
         nanosleep(&(struct timespec){0, ENDED_NAP}, NULL);
         others->given = true;
     }

@@ -18,11 +18,10 @@ enum reclaim_bound {
 
 /* The state of asking other processes, see neighbours.h. */
 struct reclaim_others {
-    uint64_t demand;      /* to ask for next, if the shortage is not known; 0: not asked yet */
-    uint64_t left;        /* bytes that were left for the request when others were last asked */
-    unsigned in_vain;     /* times in a row that others gave, and no more was left afterwards */
-    uint64_t ended_until; /* until then an ended process's memory may become free; 0: none */
-    bool given, pend;     /* when last asked: something was given; is pending */
+    uint64_t demand;  /* to ask for next, if the shortage is not known; 0: not asked yet */
+    uint64_t left;    /* bytes that were left for the request when others were last asked */
+    unsigned in_vain; /* times in a row that others gave, and no more was left afterwards */
+    bool given, pend; /* when last asked: something was given; is pending */
 };
 
 /* The steps of reclaim, in order. */

@@ -7,6 +7,7 @@
 #include "core/contexts/return_stream.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/bound.h"
+#include "core/reclaim/managed.h"
 #include "mempool_calls.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
@@ -113,6 +114,7 @@ void stream_reserve_look(struct pool *pool, struct stream *stream, uint64_t byte
     lock_give(&stream->lock);
     if (idle_look_is_due(pool, stream->device, now))
         release_idle(pool, stream->device, now);
+    managed_make_way(pool, stream->device);
     housekeeper_look(pool, bytes);
 }
 

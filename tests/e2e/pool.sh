@@ -229,7 +229,8 @@ managed() { # case
 }
 use_device '"caps": {"cached": "100%", "reserve_ratio": 100}, "growth_budget": "8MiB"'
 for case in room_is_made room_is_there room_for_many more_than_there_is pending_is_left \
-    pending_that_is_over stream_ordered_too freed_later ended_context; do
+    pending_that_is_over stream_ordered_too freed_later \
+    freed_later_in_a_streams_order ended_context; do
     [ $case = pending_is_left ] || expect "managed: $case, without the pool" on_driver \
         SIMCUDA_MEMORY=1GiB -- "$programs/pool_managed" $case
     expect "managed: $case" managed $case

@@ -143,6 +143,23 @@ static void freed_later(void)
     }
 }
 
+/* What the driver itself needs is left out of the sum: some 40 MiB here. */
+static void freed_later_in_a_streams_order(void)
+{
+    open_primary();
+    CUstream stream = new_stream();
+    take_managed(640 * MIB);
+    CUdeviceptr blocks[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++)
+        blocks[i] = take_on(stream, BLOCK * MIB);
+    for (int i = 0; i < BLOCKS; i++)
+        CU(cuMemFreeAsync(blocks[i], stream));
+    CU(cuStreamSynchronize(stream));
+    CU(cuMemFreeAsync(take_on(stream, 40 * MIB), stream));
+    CU(cuStreamSynchronize(stream));
+    EQUAL(640 * MIB, simcuda_managed_on_devices());
+}
+
 /* With the context goes its managed memory. */
 static void ended_context(void)
 {
@@ -165,6 +182,7 @@ int main(int argc, char **argv)
         {"pending_that_is_over", pending_that_is_over},
         {"stream_ordered_too", stream_ordered_too},
         {"freed_later", freed_later},
+        {"freed_later_in_a_streams_order", freed_later_in_a_streams_order},
         {"ended_context", ended_context},
         {NULL, NULL},
     };

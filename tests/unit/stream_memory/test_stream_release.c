@@ -2,7 +2,10 @@
  * Giving stream-ordered memory back.
  */
 #include "core/base/clock.h"
+#include "core/stream_memory/stream_release.h"
 #include "core/stream_memory/stream_reserve.h"
+#include "core/stream_memory/stream_settle.h"
+#include "core/stream_memory/stream_shelf.h"
 #include "streams_fixture.h"
 
 TestSuite(stream_release, .init = set_up_streams, .fini = tear_down, .timeout = 20);
@@ -32,6 +35,42 @@ Test(stream_release, over_the_cap_what_is_over_goes_first)
     cr_assert_eq(bytes_of(other).pending, 4 * MIB);
     cr_assert_eq(bytes_of(one).cached, 0);
     cr_assert_eq(counted_streams().evictions.cap, 4);
+}
+
+/* A block carries the time of its stream's last look. */
+static void leave_clean_at(CUstream stream, size_t bytes, uint64_t now)
+{
+    CUdeviceptr block = take_on(stream, bytes);
+    lock_take(&stream_called(stream)->lock, LOCK_STREAM);
+    shelf_note_time(stream_called(stream), now);
+    lock_give(&stream_called(stream)->lock);
+    free_on(stream, block);
+    synchronise_stream(stream);
+}
+
+/* Of an older block of 1 MiB and a newer one of 4 MiB one goes back. */
+static void give_one_back(enum evict_policy policy)
+{
+    settings.stream_ordered.evict = policy;
+    start_streams();
+    leave_clean_at(one, MIB, 1000);
+    leave_clean_at(other, 4 * MIB, 2000);
+    stream_settle(pool, device());
+    stream_release_clean(pool, device(), 1, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+}
+
+Test(stream_release, the_largest_goes_first)
+{
+    give_one_back(EVICT_LARGEST_FIRST);
+    cr_assert_eq(bytes_of(one).cached, MIB);
+    cr_assert_eq(bytes_of(other).cached, 0);
+}
+
+Test(stream_release, or_the_least_recently_used)
+{
+    give_one_back(EVICT_LEAST_RECENTLY_USED);
+    cr_assert_eq(bytes_of(one).cached, 0);
+    cr_assert_eq(bytes_of(other).cached, 4 * MIB);
 }
 
 Test(stream_release, a_full_bucket_takes_no_more)
