@@ -935,6 +935,39 @@ static void fence_covers_destroyed_streams(void)
     TOOK(fence_ms(), 50, true);
 }
 
+/* Work on the other stream, submitted after the fence, does not wait for the work before it. */
+static void fence_between(CUstream busy, CUstream other)
+{
+    CUevent event = new_event();
+    CUdeviceptr block = 0;
+    SUCCEEDS(cuMemAllocAsync(&block, MIB, busy));
+    spin(busy, 60);
+    SUCCEEDS(cuMemFreeAsync(block, busy));
+    SUCCEEDS(cuCtxRecordEvent(gpu.context, event));
+    double start = now_ms();
+    spin(other, 0);
+    SUCCEEDS(cuStreamSynchronize(other));
+    TOOK(now_ms() - start, 60, false);
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuEventDestroy_v2(event));
+}
+
+static void fence_orders_no_streams(void)
+{
+    CUstream blocking[2];
+    for (int i = 0; i < 2; i++)
+        SUCCEEDS(cuStreamCreate(&blocking[i], CU_STREAM_DEFAULT));
+    fence_between(blocking[0], blocking[1]);
+    fence_between(blocking[0], CU_STREAM_PER_THREAD);
+    fence_between(CU_STREAM_PER_THREAD, blocking[0]);
+    fence_between(blocking[0], gpu.a);
+    fence_between(gpu.a, blocking[0]);
+    fence_between(gpu.a, CU_STREAM_LEGACY);
+    fence_between(CU_STREAM_LEGACY, gpu.a);
+    for (int i = 0; i < 2; i++)
+        SUCCEEDS(cuStreamDestroy_v2(blocking[i]));
+}
+
 static void fence_does_not_cover_later_work(void)
 {
     CUevent event = new_event();
@@ -2814,6 +2847,7 @@ static const struct row {
     ROW(the_size_of_the_cache_is_known),
     ROW(fence_covers_destroyed_streams),
     ROW(fence_does_not_cover_later_work),
+    ROW(fence_orders_no_streams),
     CONTEXTS_ROW(fence_does_not_cover_other_contexts),
     CONTEXTS_ROW(fence_wants_an_event_of_its_context),
     ROW(unrecorded_events_are_complete),
