@@ -166,13 +166,6 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
  * nanoseconds. */
 #define SHORTEST_NAP (UINT64_C(50) * 1000)
 
-/* Returns what other processes have now. */
-static struct board_bytes ask_board(const struct device *device, const struct reclaim *progress)
-{
-    return board_others(device->board, device->board_place, device->total_bytes,
-                        progress->bound == RECLAIM_GROUP);
-}
-
 /* A demand to others, and its progress. */
 struct question {
     struct pool *pool;
@@ -184,12 +177,11 @@ struct question {
     struct board_progress seen;
 };
 
-/* Whether this many bytes are enough, with what this process may still release. */
+/* Whether this many bytes of others are enough, with what this process may still release. */
 static bool would_do(const struct question *question, uint64_t bytes)
 {
-    const struct shortage *shortage = question->shortage;
-    return shortage->needed <= bytes ||
-           shortage->needed - bytes <= returnable_bytes(question->pool, question->device);
+    uint64_t own = returnable_bytes(question->pool, question->device);
+    return rest_of(question->shortage->needed, bytes) <= own;
 }
 
 /* Returns what plain frees have left pending in other processes, including those that were asked.
@@ -343,16 +335,10 @@ static bool ask_on(struct pool *pool, struct device *device, struct reclaim *pro
     return true;
 }
 
-static bool others_say_that_they_have(struct pool *pool, struct device *device,
-                                      const struct reclaim *progress,
-                                      const struct shortage *shortage)
+static bool others_say_that_they_have(const struct question *question)
 {
-    struct board_bytes others = ask_board(device, progress);
-    uint64_t pending = pending_of_frees(device, progress, &(struct board_progress){0});
-    uint64_t fresh = fresh_bytes(waited_for_others(device, progress), pending);
-    uint64_t bytes = others.cached + fresh;
-    return bytes > NOTHING_BYTES &&
-           rest_of(shortage->needed, bytes) <= returnable_bytes(pool, device);
+    uint64_t bytes = bytes_of_others(question->device, question->progress);
+    return bytes > NOTHING_BYTES && would_do(question, bytes);
 }
 
 /* Asks until something was given or is pending. Processes that are asked may have used what they
@@ -362,9 +348,11 @@ static void ask_until_given(struct pool *pool, struct device *device, struct rec
                             struct shortage shortage, bool wait)
 {
     struct reclaim_others *others = &progress->others;
+    struct question question = {
+        .pool = pool, .device = device, .progress = progress, .shortage = &shortage};
     uint64_t until = monotonic_now() + EMPTY_NANOSECONDS;
     while (ask_on(pool, device, progress, &shortage, wait) && !others->given && !others->pend &&
-           others_say_that_they_have(pool, device, progress, &shortage) && monotonic_now() < until)
+           others_say_that_they_have(&question) && monotonic_now() < until)
         shortage.bytes = smaller_of(2 * shortage.bytes, device->total_bytes);
 }
 

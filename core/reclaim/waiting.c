@@ -83,13 +83,17 @@ bool request_may_fit(struct pool *pool, struct device *device, const struct recl
     return progress->bound == RECLAIM_MACHINE || could_fit(pool, device, progress, 0, &known);
 }
 
-/* Returns what other processes cache, and what their plain frees have left pending. */
-static uint64_t bytes_of_others(struct device *device, const struct reclaim *progress)
+struct board_bytes ask_board(const struct device *device, const struct reclaim *progress)
+{
+    return board_others(device->board, device->board_place, device->total_bytes,
+                        progress->bound == RECLAIM_GROUP);
+}
+
+uint64_t bytes_of_others(struct device *device, const struct reclaim *progress)
 {
     if (!device->board || progress->bound == RECLAIM_LIMIT)
         return 0;
-    struct board_bytes others = board_others(device->board, device->board_place,
-                                             device->total_bytes, progress->bound == RECLAIM_GROUP);
+    struct board_bytes others = ask_board(device, progress);
     return others.cached +
            fresh_bytes(waited_for_others(device, progress), others.pending - others.in_order);
 }

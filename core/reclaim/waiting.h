@@ -22,6 +22,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/board/board.h"
+
 struct context;
 struct device;
 struct pool;
@@ -65,6 +67,13 @@ bool may_look_at_streams(struct pool *pool, struct device *device, const struct 
  * request's own stream. The driver alone would give it to that stream at once. */
 bool may_wait_for_the_driver(struct pool *pool, struct device *device,
                              const struct reclaim *progress);
+
+/* Returns what other processes have now, of what the request may come from. */
+struct board_bytes ask_board(const struct device *device, const struct reclaim *progress);
+
+/* Returns what other processes cache, and what their plain frees have left pending, less what was
+ * waited for without success. */
+uint64_t bytes_of_others(struct device *device, const struct reclaim *progress);
 
 /* ---- a wait for bytes of which only the sum is known ---- */
 
