@@ -73,7 +73,7 @@ complete -c cudapool -n __cudapool_needs_command -a report -d 'show what reports
 complete -c cudapool -n __cudapool_needs_command -a top -d 'show the processes on the pool'
 complete -c cudapool -n __cudapool_needs_command -a trim -d 'have processes give back what they cache'
 complete -c cudapool -n __cudapool_needs_command -a check -d 'validate settings'
-complete -c cudapool -n __cudapool_needs_command -a configs -d 'list and print settings that come along'
+complete -c cudapool -n __cudapool_needs_command -a configs -d 'list and print built-in presets'
 complete -c cudapool -n __cudapool_needs_command -a help -d 'show the help of a command'
 
 complete -c cudapool -n '__cudapool_in run try' -l config -rF -a $configs -d settings

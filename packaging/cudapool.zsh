@@ -62,7 +62,7 @@ _cudapool() {
         'top:show what the pool does in processes that are running'
         'trim:have processes give back now what they cache'
         'check:validate settings, and say in words what they mean'
-        'configs:list the settings files that come along, and print one'
+        'configs:list the built-in presets, and print one'
         'help:show the help of a command'
     )
     _arguments -C '(- *)--help[show the help]' '(- *)--version[print the version]' '1:command:->command' '*::argument:->argument'

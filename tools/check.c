@@ -205,7 +205,7 @@ const struct command check_command = {
         "\n"
         "Validates settings files, and says in words what those settings mean that differ from "
         "the\n"
-        "defaults. Settings that come along may be named (see `cudapool configs`), and - is "
+        "defaults. Built-in presets may be named (see `cudapool configs`), and - is "
         "stdin.\n"
         "\n"
         "Limits that a scheduler has put into the environment (CUDA_DEVICE_MEMORY_LIMIT,\n"

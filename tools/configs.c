@@ -100,10 +100,10 @@ static int configs_run(int argc, char **argv)
 
 const struct command configs_command = {
     .name = "configs",
-    .summary = "list the settings files that come along, and print one",
+    .summary = "list the built-in presets, and print one",
     .help = "usage: cudapool configs [NAME]\n"
             "\n"
-            "Lists the settings files that come along, or prints one to start from:\n"
+            "Lists the built-in presets, or prints one to start from:\n"
             "\n"
             "  cudapool configs low-memory >settings.json\n"
             "  cudapool check settings.json\n"

@@ -133,7 +133,7 @@ completes "completion of a setting" "device.growth_budget=" cudapool run --set d
 completes "completion of top" "--interval" cudapool top --i
 completes "completion of configs" "strict" cudapool configs st
 completes "completion of a program's arguments" "configs" cudapool run --set device.barriers = false ls conf
-completes "completion of settings that come along" "strict" cudapool run --config st
+completes "completion of built-in presets" "strict" cudapool run --config st
 completes "completion of check" "low-memory" cudapool check lo
 completes "completion of the order of top" "memory" cudapool top --sort m
 completes "completion of trim" "--device" cudapool trim --d
@@ -181,7 +181,7 @@ if grep -q '^ *device\.evict' "$here/out"; then fail "and nothing else" "$(cat "
 expect "or that nothing does" 0 '^[^ ]*: valid; every setting is the default' '' "$cudapool" check configs/default.json
 expect "--all shows the rest" 0 '^  device\.evict = "largest_first"$' '' "$cudapool" check --all configs/strict.json
 expect "check takes no other option" 2 '' 'check: unknown option --al1; allowed is --all' "$cudapool" check --al1 x
-expect "check takes the name of settings that come along" 0 '^strict: valid; 27 ' '' "$cudapool" check strict
+expect "check takes the name of a built-in preset" 0 '^strict: valid; 27 ' '' "$cudapool" check strict
 printf '{"device": {"growth_budget": "64M", "caps": {"cached": "64MB"}, "release_after_idle": "120s"}}' >"$here/units.json"
 expect "values are echoed in their unit: 64M" 0 '^\* device\.growth_budget = "64M"$' '' "$cudapool" check "$here/units.json"
 expect "64MB" 0 '64 MB \(64000000 bytes\)' '' "$cudapool" check "$here/units.json"
@@ -307,7 +307,7 @@ if cmp -s "$here/err.check" "$here/err.run"; then
 else
     fail "check and run say the same" "$(cat "$here/err.check" "$here/err.run")"
 fi
-expect "run --config takes the name of settings that come along" 0 ' config=\{"version":1,.*"policy":"exact".*\} report' '' \
+expect "run --config takes the name of a built-in preset" 0 ' config=\{"version":1,.*"policy":"exact".*\} report' '' \
     "$cudapool" run --config strict sh -c "$show"
 expect "a file of that name is ./strict" 2 '' 'strict: cannot be opened' "$cudapool" run --config ./strict true
 expect "run --config reads a pipe once, and passes what it said" 0 ' config=\{.*"growth_budget":"64M".*\} report' '' \

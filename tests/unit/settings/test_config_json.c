@@ -387,10 +387,10 @@ Test(config_json, all_errors_are_told_to_who_wants_them)
                            all_errors);
 }
 
-/* --- settings that come along, and pipes --------------------------------------------------------
+/* --- built-in presets, and pipes ----------------------------------------------------------------
  */
 
-Test(config_json, settings_that_come_along_are_read_by_name)
+Test(config_json, built_in_presets_are_read_by_name)
 {
     struct settings from_file;
 
