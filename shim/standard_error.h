@@ -2,13 +2,13 @@
  * The descriptor 2 that the process was started with, where the pool writes its few messages.
  *
  * A program that is started without descriptor 2, or closes it, gets the number 2 for the next file
- * that it opens. The pool's messages must not end up in that file. So this object notes, when it is
- * loaded, which file descriptor 2 is. That is one fstat, and all that happens in a process before
- * its first use of CUDA. Any later moment would be too late, because the number may be another
- * file's by then.
+ * that it opens. The pool's messages must not end up in that file. So this object records, when it
+ * is loaded, which file is open as descriptor 2. This takes one fstat. The pool does nothing else
+ * in a process before its first use of CUDA. Any later moment would be too late, because the number
+ * may be another file's by then.
  *
- * Nothing is written unless 2 still is that file. No write there waits, stops or ends the process
- * (core/base/writing.h).
+ * Nothing is written unless descriptor 2 still is that file. A write never stops or ends the
+ * process, and it ends at its deadline at the latest (core/base/writing.h).
  */
 #ifndef CUDAPOOL_SHIM_STANDARD_ERROR_H
 #define CUDAPOOL_SHIM_STANDARD_ERROR_H
@@ -29,7 +29,7 @@ HIDDEN int standard_error_write(const char *text, size_t bytes, uint64_t deadlin
 /* Writes "cudapool: MESSAGE" and a newline to descriptor 2, in one piece. Any thread. */
 HIDDEN void say(const char *message);
 
-/* As say, no later than at the deadline. */
+/* Does what say does, but gives up at the deadline. */
 HIDDEN void say_until(const char *message, uint64_t deadline);
 
 #endif

@@ -64,7 +64,8 @@ static bool wants_figures(const struct figures_settings *figures)
     return figures->enabled && (chosen == NULL || strcmp(chosen, "none") != 0);
 }
 
-/* Sets the environment variables for the processes. False if a name is too long. */
+/* Sets the environment variables for the processes. False if a name is too long, or if memory is
+ * short. */
 static bool tell_processes(const struct collection *collection)
 {
     char name[SETTINGS_PATH_MAX];
@@ -99,8 +100,8 @@ void collection_abandon(struct collection *collection)
         else
             setenv(told[i], collection->environment[i], 1);
     }
-    /* Without collecting, one process writes the file that was meant for all, and it writes JSON
-     * only. */
+    /* Nothing is collected, so a process of the program writes the file that was meant for all. A
+     * process writes only JSON. */
     if (collection->file != NULL &&
         asprintf(&own, "%s%s", collection->file, collection->format == JSON ? "" : ".json") > 0) {
         setenv("CUDAPOOL_REPORT", own, 1);
@@ -136,7 +137,8 @@ void collection_free(struct collection *collection)
 /* --- keeping figures ----------------------------------------------------------------------------
  */
 
-/* Opens the directory in which figures stay, and writes its path. Returns the descriptor, or -1. */
+/* Opens the directory to which figures are copied, and writes its path to path. Returns the
+ * descriptor, or -1. */
 static int open_kept(const struct figures_settings *kept, char *path, size_t bytes)
 {
     if (kept->directory[0] == '\0')
@@ -207,8 +209,8 @@ static bool has_requests(const struct report *report)
     return false;
 }
 
-/* Whether the process has a report among these. A process has both if it was to keep its figures,
- * or was killed before it removed them. */
+/* Whether the process has a report among these. A process has a report and figures if it was to
+ * keep its figures, or if it was killed before it removed them. */
 static bool is_reported(const struct reports *all, const struct report_process *process)
 {
     for (size_t i = 0; i < all->count; i++) {
@@ -233,8 +235,8 @@ struct collecting {
     unsigned patience; /* milliseconds left to wait for processes that are exiting */
 };
 
-/* Whether the figures are those of a process that is exiting. It may still count, or write its
- * report. */
+/* Whether the figures are those of a process that is exiting. Such a process may still change its
+ * figures or write its report. */
 static bool is_just_ending(const char *path)
 {
     struct figures_copy copy;
@@ -375,7 +377,8 @@ static bool write_file(const struct collection *collection, const struct report 
     return status == 0;
 }
 
-/* Writes one file for all processes. False if no file was asked for, or after a complaint. */
+/* Writes one file for all processes. False if the table on stderr was asked for, or after a
+ * complaint. */
 static bool write_one_file(const struct collection *collection, const struct reports *all)
 {
     char path[SETTINGS_PATH_MAX] = "/dev/stderr";
@@ -492,7 +495,8 @@ void reports_free(struct reports *reports)
     *reports = (struct reports){NULL, 0};
 }
 
-/* Whether the program was run. If not, there has been a complaint already. */
+/* Whether the program was run, as far as its exit status tells. If it was not run, there has been a
+ * complaint already. */
 static bool was_run(const struct program_end *end)
 {
     return end->program != 0 && end->status != EXIT_CANNOT_RUN && end->status != EXIT_NOT_FOUND;

@@ -50,7 +50,7 @@ static bool full_report_name(const char *name, char *full, size_t bytes)
 }
 
 /* Checks the name of --report and completes it. The caller frees the result. Returns NULL after a
- * complaint. */
+ * complaint, and without a complaint if memory is short. */
 static char *complete_report_name(const char *report)
 {
     char full[3 * PATH_MAX];
@@ -103,7 +103,8 @@ static bool is_writable(const char *name)
 }
 
 /* Checks the file that each process writes itself. A relative name is not checked, because the
- * process may change its directory before. Returns 0, or the exit status. */
+ * process may change its directory before it writes. A name that is no valid pattern is not checked
+ * either. Returns 0, or the exit status. */
 static int check_own_file(const char *name)
 {
     return *name != '/' || !file_pattern_is_valid(name) || is_writable(name) ? 0 : EXIT_BAD_INPUT;
@@ -144,8 +145,8 @@ static enum report_format format_of_name(const char *name)
     return format_of_file(name, &format) ? format : JSON;
 }
 
-/* Applies --report. Without %p in its name, one file is for all processes. Returns 0, or the exit
- * status. */
+/* Applies --report. If the file's name has no %p, one file is for all processes. Returns 0, or the
+ * exit status. */
 static int follow_option(const char *report, struct collection *collection)
 {
     if (strcmp(report, "none") == 0)
@@ -195,7 +196,7 @@ static int read_options(int argc, char **argv, struct run_options *options)
 
     opterr = 0;
     /* "+" stops at the program's name, because options after it are the program's. ":" makes
-     * getopt_long report a missing argument. */
+     * getopt_long return ':' for a missing argument. */
     while ((option = getopt_long(argc, argv, "+:", known, NULL)) != -1) {
         if (option == 'r')
             options->report = optarg;

@@ -18,11 +18,12 @@
 #include "sandbox.h"
 #include "text_reader.h"
 
-/* Also stands for a number that is missing: what is not known limits nothing. */
+/* NO_LIMIT also stands for a number that is missing, since an unknown limit bounds nothing. */
 #define NO_LIMIT UINT64_MAX
-/* A cgroup v1 without a limit reports the largest multiple of its page size within 63 bits. */
+/* A limit from here on is none: a cgroup v1 without a limit reports the largest multiple of the
+ * page size within 63 bits. */
 #define LEAST_ENDLESS_LIMIT (UINT64_C(1) << 62)
-/* More than any number or keyword of interest has. */
+/* A buffer of this size holds every number and keyword that this file looks for. */
 #define WORD_BYTES 64
 /* Linux has at most this many nodes. */
 #define NODES_END 1024u
@@ -30,7 +31,7 @@
 /* 1 / LEFT_SHARE of the machine's memory, or of a cgroup's limit, is left to others. */
 #define LEFT_SHARE 16u
 
-/* Reads a file through the descriptor of machine_keep_open, if it has one. */
+/* Begins to read the file, through the descriptor that machine_keep_open opened if there is one. */
 static void reader_open_kept(struct reader *reader, const struct machine *machine, const char *path)
 {
     const struct kept_file *kept = kept_file_find(machine->kept, machine->kept_count, path);
@@ -92,7 +93,7 @@ static uint64_t number_after(const struct machine *machine, const char *path, co
 
 enum version { V1, V2 };
 
-/* Decodes what the kernel writes as \ooo in mountinfo: spaces, ends of lines, backslashes. */
+/* Decodes the bytes that the kernel writes as \ooo in mountinfo, such as spaces and newlines. */
 static void resolve_escapes(char *text)
 {
     char *to = text;
@@ -109,7 +110,7 @@ static void resolve_escapes(char *text)
     *to = '\0';
 }
 
-/* Cuts a path whose end is missing to its deepest directory that is whole. */
+/* Removes the last name of a path that was cut, because that name may be incomplete. */
 static void cut_last_name(char *path)
 {
     char *slash = strrchr(path, '/');
@@ -117,8 +118,8 @@ static void cut_last_name(char *path)
         *slash = '\0';
 }
 
-/* Returns whether one of the remaining words of the field is this word. Words end with commas; the
- * field ends with one of the separators, or with the line. */
+/* Returns whether one of the remaining words of the field is this word. A comma ends a word. Any
+ * other separator, or the end of the line, ends the field. The separators include the comma. */
 static bool has_word(struct reader *reader, const char *separators, const char *word)
 {
     char text[WORD_BYTES];
@@ -150,9 +151,9 @@ static bool read_process_path(const char *root, enum version version, char *path
     return found;
 }
 
-/* Returns what the path is below the mounted directory: "", or a path that begins with a slash.
- * NULL if it is not below, or if that cannot be told: a process outside its cgroup namespace has
- * "/.." in its path, and so has a mount from outside. */
+/* Returns the part of the path below the mounted directory: "", or a path that begins with a slash.
+ * Returns NULL if the path is not below that directory, or if this cannot be told. A process or a
+ * mount from outside the cgroup namespace has "/.." in its path. */
 static const char *path_below(const char *mounted, const char *path)
 {
     size_t length = strcmp(mounted, "/") == 0 ? 0 : strlen(mounted);
@@ -164,8 +165,8 @@ static const char *path_below(const char *mounted, const char *path)
     return strcmp(path, "/") == 0 ? "" : path;
 }
 
-/* Makes the directory with this path below the mount point the deepest level. Returns false if
- * there is no such directory. */
+/* Makes the directory with this path below the mount point the deepest level. Returns false if that
+ * directory does not exist, or if the mount point's path is too long. */
 static bool set_levels(struct machine_cgroup *cgroup, const char *root, const char *mount_point,
                        const char *below)
 {
@@ -181,14 +182,13 @@ static bool set_levels(struct machine_cgroup *cgroup, const char *root, const ch
 }
 
 struct mount {
-    char mounted[MACHINE_PATH_BYTES]; /* the directory of the file system that the mount has as its
-                                         root */
+    char mounted[MACHINE_PATH_BYTES]; /* the file system's directory that is mounted at point */
     char point[MACHINE_PATH_BYTES];
 };
 
 /* Reads a line of mountinfo. Returns false if it is no mount of this version's cgroups. A line is
  * ID PARENT DEVICE MOUNTED POINT OPTIONS TAGS... - TYPE SOURCE SUPER_OPTIONS. A path that is too
- * long is cut: then no path is below MOUNTED, and set_levels rejects POINT. */
+ * long is cut. Without escapes, no path is then below MOUNTED, and set_levels rejects POINT. */
 static bool read_mount(struct reader *reader, enum version version, struct mount *mount)
 {
     char word[WORD_BYTES];
@@ -272,7 +272,8 @@ static const struct level_files files_of[] = {
             .unused = "inactive_file"},
 };
 
-/* The level that is being looked at. path has room for a file's name. */
+/* The level that is being read. The first length bytes of path are the level's directory. path has
+ * room for the name of one of its files. */
 struct level {
     const struct machine *machine;
     const struct level_files *files;
@@ -295,8 +296,9 @@ static uint64_t limit_of(struct level *level)
     return limit < LEAST_ENDLESS_LIMIT ? limit : NO_LIMIT;
 }
 
-/* Returns what is left of the level's limit, or something above least if more than least is left.
- * Usage that cannot be read counts as 0, since no more than the limit is left in any case. */
+/* Returns the bytes that are left of the level's limit. May return the whole limit instead if they
+ * are no fewer than least: reading memory.stat is then unnecessary. Usage that cannot be read
+ * counts as 0, since no more than the limit is left in any case. */
 static uint64_t left_of(struct level *level, uint64_t limit, uint64_t least)
 {
     uint64_t usage = number_in_file(level->machine, level_file(level, level->files->usage));
@@ -311,8 +313,8 @@ static uint64_t left_of(struct level *level, uint64_t limit, uint64_t least)
     return rest_of(limit, rest_of(usage, unused));
 }
 
-/* Goes on to the level above. Returns false if there is none that counts. A v1 group without
- * memory.use_hierarchy, which Linux had before 5.11, does not bound the groups below it. */
+/* Moves to the level above. Returns false if there is none, or if that level does not count. Before
+ * Linux 5.11, a v1 group whose memory.use_hierarchy is 0 does not bound the groups below it. */
 static bool level_up(struct level *level, const struct machine_cgroup *cgroup)
 {
     if (level->length <= cgroup->top)

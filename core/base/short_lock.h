@@ -2,14 +2,15 @@
  * A lock that is held for a moment: a stream's for some twenty nanoseconds, a heap's for a
  * microsecond or two.
  *
- * Taking it is one exchange, releasing it a plain store. A mutex needs two exchanges and two calls,
- * and wakes its sleepers. In a virtual machine a wake takes tens of microseconds, in which nobody
- * has the lock.
+ * Taking it is one atomic exchange, releasing it one atomic store. A mutex needs two exchanges and
+ * two calls, and wakes its sleepers. In a virtual machine a wake takes tens of microseconds, in
+ * which nobody has the lock.
  *
- * It must not be held across anything that may wait for long: driver calls, locks other than those
- * that lock.h allows, the system's memory beyond what a miss takes. The pool takes it by lock_take
- * of lock.h. A thread that has to wait spins a few times, yields the processor, and then sleeps. So
- * a holder that was descheduled can continue, whatever its priority.
+ * A thread must not hold it across anything that may wait for long. This means driver calls, and
+ * locks that lock.h does not allow after it. It also means taking more memory from the system than
+ * a miss takes. The pool takes it by lock_take of lock.h. A thread that has to wait spins a few
+ * times, yields the processor, and then sleeps. So a holder that was descheduled can continue,
+ * whatever its priority.
  */
 #ifndef CUDAPOOL_CORE_SHORT_LOCK_H
 #define CUDAPOOL_CORE_SHORT_LOCK_H
@@ -19,7 +20,7 @@
 
 /* All zero: the lock is free. */
 struct short_lock {
-    _Atomic bool taken; /* acquire by who takes the lock, release by who gives it */
+    _Atomic bool taken; /* taken with acquire order, released with release order */
 };
 
 void short_lock_wait(struct short_lock *lock);

@@ -14,9 +14,9 @@
 /* The driver allocates device memory in multiples of this, so a finer bucket would save nothing. */
 #define SIZE_CLASS_GRANULE 512u
 
-/* From this size on requests round up to pages, since an eighth of a doubling is more than a page
- * of device memory. So with eight steps to a doubling, a block of a page or more never takes more
- * pages than the driver takes for the request. */
+/* From this size on, an eighth of a doubling is more than a page of device memory. So requests
+ * round up to whole pages, except with BUCKETS_EXACT. With eight steps to a doubling, a block of a
+ * page or more never takes more pages than the driver takes for the request. */
 #define SIZE_CLASS_HUGE (UINT64_C(32) << 20)
 #define SIZE_CLASS_PAGE (UINT64_C(2) << 20)
 
@@ -28,7 +28,7 @@
 enum bucket_policy { BUCKETS_GEOMETRIC, BUCKETS_POW2, BUCKETS_EXACT, BUCKETS_SPLIT };
 
 /* Steps to a doubling for blocks that are cut out of larger ones. Such blocks waste only what they
- * are rounded by. This is too little to matter, and sizes stay few enough to count. */
+ * are rounded by. This is too little to matter. There are few enough sizes to count each one. */
 #define SIZE_CLASS_SPLIT_STEPS 64u
 
 struct size_classes {
@@ -39,14 +39,16 @@ struct size_classes {
     uint64_t largest;  /* larger requests are not cached */
 };
 
-/* Sets up blocks from smallest to largest bytes on a device of device_bytes. steps is at least 1,
- * and counts for BUCKETS_GEOMETRIC alone. */
+/* Fills the struct for blocks from smallest to largest bytes on a device of device_bytes. steps is
+ * at least 1. Only BUCKETS_GEOMETRIC uses steps. */
 void size_classes_init(struct size_classes *classes, enum bucket_policy policy, uint32_t steps,
                        uint64_t smallest, uint64_t largest, uint64_t device_bytes);
 
-/* Returns the place of a request of this many bytes in a table of places entries, a power of two.
- * The place is made of the leading four bits and of the number of bits that follow. Each geometric
- * bucket with up to eight steps, and each power of two, has a place of its own. */
+/* Returns the index of a request of this many bytes in a table. places, a power of two, is the
+ * table's length. The index is made of the leading four bits and of the number of bits that follow.
+ *
+ * In a table of 512 entries or more, no two powers of two share an index. Neither do two
+ * geometric block sizes below SIZE_CLASS_HUGE, if a doubling has at most five steps or eight. */
 static inline unsigned size_class_place(uint64_t bytes, unsigned places)
 {
     uint64_t x = (bytes - 1) | 8;
@@ -74,21 +76,21 @@ static inline uint64_t size_class_geometric(uint64_t bytes, uint32_t steps, int 
     }
     if (floor < SIZE_CLASS_GRANULE)
         return SIZE_CLASS_GRANULE;
-    /* Steps are whole granules, and the last one of a doubling is what is left of it. So a block's
-     * own size is in its own bucket. */
+    /* Each step is a whole number of granules. The last step of a doubling is what remains of it.
+     * So rounding a block's own size returns that size. */
     uint64_t step = size_class_up(floor / steps, SIZE_CLASS_GRANULE);
     uint64_t rounded = floor + (bytes - floor + step - 1) / step * step;
     return rounded < 2 * floor ? rounded : 2 * floor;
 }
 
-/* Returns what the driver takes from the device for this many bytes: whole pages, or at least whole
- * granules for less than a page. No bucket is finer. */
+/* Returns the bytes that the driver takes from the device for this many bytes. A page or more takes
+ * whole pages. Less than a page takes whole granules at least. A finer bucket saves nothing. */
 static inline uint64_t size_class_finest(uint64_t bytes)
 {
     return size_class_up(bytes, bytes >= SIZE_CLASS_PAGE ? SIZE_CLASS_PAGE : SIZE_CLASS_GRANULE);
 }
 
-/* Requests from least to least + more bytes. UINT64_MAX and 0: none. */
+/* Requests from least to least + more bytes. No request: least is UINT64_MAX, and more is 0. */
 struct size_span {
     uint64_t least, more;
 };

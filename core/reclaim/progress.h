@@ -11,17 +11,18 @@
 /* The bound that is in the way of a request. */
 enum reclaim_bound {
     RECLAIM_DEVICE, /* the driver has no memory */
-    RECLAIM_LIMIT,  /* the process's own hard limit; others cannot help */
+    RECLAIM_LIMIT,  /* the process's own hard limit; other processes cannot help */
     RECLAIM_GROUP,  /* the group's limit; only its processes can help */
     RECLAIM_MACHINE /* the driver has no host memory; no device's memory helps */
 };
 
 /* The state of asking other processes, see neighbours.h. */
 struct reclaim_others {
-    uint64_t demand;  /* to ask for next, if the shortage is not known; 0: not asked yet */
+    uint64_t demand;  /* bytes to ask for next if the shortage is not known; 0: not asked yet */
     uint64_t left;    /* bytes that were left for the request when others were last asked */
-    unsigned in_vain; /* times in a row that others gave, and no more was left afterwards */
-    bool given, pend; /* when last asked: something was given; is pending */
+    unsigned in_vain; /* times in a row that others released memory, but the bytes left for the
+                         request did not grow */
+    bool given, pend; /* when last asked, others: released something; had some pending */
 };
 
 /* The steps of reclaim, in order. */
@@ -37,17 +38,18 @@ enum reclaim_step {
 struct reclaim {
     enum reclaim_step step;
     enum reclaim_bound bound;
-    uint64_t bytes;    /* to release in the next round: first as many as are wanted; 0: not known */
-    uint64_t wanted;   /* the least bytes that the request needs; 0: not known */
-    uint64_t rounded;  /* max(bytes, wanted) at first */
-    uint64_t released; /* bytes that the steps have released since the first one */
-    uint64_t started;  /* nanoseconds of the monotonic clock; 0: not yet */
-    uint64_t give_up_at; /* when wait_for_the_rest of struct kind must end; on the same clock */
-    uint64_t seen;       /* sum of what other threads may change, read when the first step began */
-    bool unreserved; /* the wanted bytes are in no sum of the pool's: their memory concerns only the
-                        program and the driver */
-    bool in_stream_order; /* for a stream-ordered allocation: the driver would not have waited for
-                             what others free meanwhile */
+    uint64_t bytes;      /* to release next; at first what the call asks for; 0: not known */
+    uint64_t wanted;     /* the least bytes that the request needs; 0: not known */
+    uint64_t rounded;    /* max(bytes, wanted) before the first step */
+    uint64_t released;   /* bytes that the steps have released since the first step began */
+    uint64_t started;    /* nanoseconds of the monotonic clock; 0: not yet */
+    uint64_t give_up_at; /* when wait_for_the_rest of struct kind must end; monotonic clock */
+    uint64_t seen;       /* a sum that changes as other threads allocate and free; read when the
+                            first step began */
+    bool unreserved; /* no sum of the pool counts the wanted bytes, since only the program and the
+                        driver deal with their memory */
+    bool in_stream_order; /* the request is a stream-ordered allocation: the driver alone would not
+                             wait for what others free meanwhile */
     struct reclaim_others others;
 };
 

@@ -1,6 +1,7 @@
 /*
- * One value of a setting: read from JSON, written as JSON, and described in words. No state: any
- * thread.
+ * One value of a setting: read from JSON, written as JSON, and described in words.
+ *
+ * Nothing here has state, so any thread may call it.
  */
 #ifndef CUDAPOOL_CORE_SETTING_JSON_H
 #define CUDAPOOL_CORE_SETTING_JSON_H
@@ -32,7 +33,7 @@ bool setting_is_equal(const struct setting *setting, const struct settings *one,
 void setting_to_words(const struct setting *setting, const struct settings *settings,
                       char text[SETTING_TEXT_BYTES]);
 
-/* Writes the values that are allowed, for errors. */
+/* setting_allowed writes which values are allowed, for an error message. */
 #define SETTING_ALLOWED_BYTES 384
 void setting_allowed(const struct setting *setting, char *text, size_t bytes);
 
@@ -42,7 +43,7 @@ static inline const void *setting_field(const struct setting *setting,
     return (const char *)settings + setting->offset;
 }
 
-/* The setting's spelling in its file (quantity_json.h). */
+/* How the settings file spells the setting's value (quantity_json.h). */
 static inline uint8_t setting_spelling(const struct setting *setting,
                                        const struct settings *settings)
 {

@@ -119,7 +119,8 @@ static uint64_t give_back(struct pool *pool, struct device *device, uint64_t byt
     return stream_release_clean(pool, device, bytes, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
 }
 
-/* Whether some time has passed since the last look, or the pending bytes have changed since. */
+/* Whether the pause after the last look is over, or bytes are pending that the last look did not
+ * wait for. */
 static bool look_is_due(struct stream_device *of_device, uint64_t pending)
 {
     return fresh_bytes(&of_device->looked_at, pending) ||
@@ -181,7 +182,7 @@ static void fence_the_rest(struct pool *pool, struct device *device)
         own_events_record_for_device(pool, device, false);
 }
 
-/* Without spare memory in segments, which is no block of the driver's. */
+/* Does not count spare memory in segments, since it is no block of the driver's. */
 static uint64_t returnable(struct pool *pool, struct device *device)
 {
     return stream_sum(pool, device).cached;

@@ -1,6 +1,6 @@
 /*
- * Sums over streams. They are snapshots: other threads allocate and free meanwhile. No lock is held
- * by the callers.
+ * Sums over all streams. A sum may be inexact, since other threads allocate and free while it is
+ * computed. The callers hold no lock.
  */
 #ifndef CUDAPOOL_CORE_STREAM_SUMS_H
 #define CUDAPOOL_CORE_STREAM_SUMS_H
@@ -9,12 +9,15 @@
 
 #include "streams.h"
 
-/* Bytes of stream-ordered blocks, of one device or (NULL) all. */
+/* Bytes of stream-ordered blocks. live: held by the program. cached: free and unused. pending:
+ * free, but perhaps still used by the GPU. */
 struct stream_bytes {
     uint64_t live, cached, pending;
-    uint64_t requested; /* of the live ones, as asked for */
-    uint64_t spare;     /* of segments, in no block */
+    uint64_t requested; /* bytes that the program asked for in its live blocks */
+    uint64_t spare;     /* bytes of segments that lie in no block */
 };
+
+/* Returns the sum over one device; NULL: over all devices. */
 struct stream_bytes stream_sum(struct pool *pool, const struct device *device);
 
 #endif
