@@ -1,6 +1,6 @@
 /*
- * Compares two runs, A and B: pairs of the same bucket in both, and the settings that differ. The
- * table, the HTML page, JSON and CSV (formats.h) are all made from these.
+ * Compares two runs, A and B. A pair holds the counters of one bucket in A and in B. The table, the
+ * HTML page, JSON and CSV (formats.h) show the pairs and the settings that differ.
  */
 #ifndef CUDAPOOL_TOOLS_COMPARISON_H
 #define CUDAPOOL_TOOLS_COMPARISON_H
@@ -10,8 +10,8 @@
 
 #include "summary.h"
 
-/* One bucket, or the totals of a kind (is_total), in both runs. Counters that a run lacks are all
- * zero, never NULL. */
+/* One bucket, or the totals of a kind (is_total), in both runs. a and b are never NULL:
+ * where a run lacks the bucket or kind, they point to counters that are zero. */
 struct pair {
     const char *kind;
     bool is_total;
@@ -20,8 +20,9 @@ struct pair {
     bool shown;
 };
 
-/* Whether the pair is worth a row. Frees that waited may count in a bucket without requests: a free
- * that stands for blocks of several sizes counts in the bucket of requests that are not cached. */
+/* Whether the pair is worth a row. A bucket without requests may have frees that waited for the
+ * GPU. One free may count for blocks of several sizes. It counts in the bucket of requests that are
+ * not cached. */
 static inline bool pair_says_something(const struct pair *pair)
 {
     return (pair->a->requests | pair->b->requests | pair->a->waits.frees | pair->b->waits.frees) !=
@@ -34,12 +35,12 @@ bool commands_differ(const struct summary *a, const struct summary *b);
 
 typedef void pair_visitor(const struct pair *pair, void *context);
 
-/* Visits the buckets of each kind in both runs. The kind's total follows its buckets. */
+/* Visits each bucket of A or B, kind by kind. The kind's total follows its buckets. */
 void visit_pairs(const struct summary *a, const struct summary *b, pair_visitor *visit,
                  void *context);
 
-/* Returns an array of {"setting": path, "a": value, "b": value}, a new reference. Settings of where
- * reports and figures go are left out (setting_matters). */
+/* Returns an array of {"setting": path, "a": value, "b": value}, a new reference. The array
+ * lacks settings that only say where reports and figures are written (setting_matters). */
 json_t *settings_that_differ(const struct summary *a, const struct summary *b);
 
 #endif

@@ -31,7 +31,7 @@ static int visit_figures(const char *path, report_visitor *visit, void *context,
 /* --- paths made by cudapool run -----------------------------------------------------------------
  */
 
-/* Whether `cudapool run` made the directory to collect reports: its path is
+/* Whether the directory has a path like those that `cudapool run` makes to collect reports:
  * BASE/cudapool-XXXXXX. */
 static bool is_of_a_run(const char *directory)
 {
@@ -43,7 +43,9 @@ static bool is_of_a_run(const char *directory)
     return strlen(name + sizeof(prefix)) == 6;
 }
 
-/* Removes paths below such a directory from the settings, because no user chose them. */
+/* Removes from the settings the paths that `cudapool run` chose: the directory of figures, and a
+ * report file below it. No user chose them. With such a file, all settings of the report become the
+ * defaults. */
 static void forget_own_paths(struct settings *settings)
 {
     struct settings defaults;

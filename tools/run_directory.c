@@ -42,12 +42,12 @@ bool expand_for_self(const char *name, char *path, size_t bytes)
     return status == 0;
 }
 
-/* Bytes that must be available in memory for the figures of some processes
- * (core/figures/figures_file.h). */
+/* The bytes of figures for which a directory in memory must have plenty of room
+ * (figures_file_memory). */
 #define ROOM_FOR_FIGURES (UINT64_C(4) << 20)
 
-/* Writes the base directory, in which the run's directory is made. Returns false after a
- * complaint. */
+/* Writes to base the path of the directory that is to contain the run's directory. Returns false
+ * after a complaint. */
 static bool choose_base(const struct figures_settings *figures, char *base, size_t bytes)
 {
     if (figures->directory[0] != '\0')
@@ -64,9 +64,10 @@ static bool choose_base(const struct figures_settings *figures, char *base, size
 #define NAME_START "cudapool-"
 #define NAME_END   6u /* random characters, from mkdtemp */
 
-/* Locks the directory for as long as this process lives. The lock file gets its final name only
- * once it is locked, so that no other run takes its owner for dead. Without that file, other runs
- * never remove the directory. Returns the lock's descriptor, or -1. */
+/* Locks the directory until the lock file is closed. The lock file gets its final name only once it
+ * is locked. So no other run finds it unlocked while its owner lives. Without a file of that name,
+ * other runs never remove the directory. Returns the lock file's descriptor, even if the locking or
+ * renaming failed; -1: the file cannot be made. */
 static int lock_directory(const char *directory)
 {
     char fresh[PATH_MAX + 32], name[PATH_MAX + 32];
@@ -92,7 +93,8 @@ static bool is_left_behind(int directory, int *lock)
     return false;
 }
 
-/* Whether the file holds figures of a process that is still running after its run was killed. */
+/* Whether a process is known to use this file of figures. Such a process still runs after its run
+ * was killed. */
 static bool is_counted_in(int directory, const char *name)
 {
     int fd = name_ends_with(name, FIGURES_SUFFIX)
@@ -125,8 +127,8 @@ static void remove_files(DIR *entries)
             unlinkat(dirfd(entries), entry->d_name, 0);
 }
 
-/* Removes a directory of this user if its run has ended and no process still keeps figures
- * there. */
+/* Removes a directory of this user if its run has ended and no process is known to keep figures
+ * there any more. */
 static void tidy_directory(int base, const char *name)
 {
     int directory = openat(base, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), lock;

@@ -24,8 +24,8 @@ enum top_column {
     TOP_COLUMNS
 };
 
-/* ORDER_PROCESS sorts by process number, or buckets as the report has them. ORDER_NAME sorts by
- * text. The others put the largest value first. */
+/* ORDER_PROCESS sorts processes by process number, and leaves buckets in the report's order.
+ * ORDER_NAME sorts by text. The others put the largest value first. */
 enum top_order {
     ORDER_PROCESS,
     ORDER_REQUESTS,
@@ -46,7 +46,7 @@ struct top_row {
     struct rates rates;
 };
 
-/* The least columns of a terminal that a row's text takes, with the gap before it. */
+/* The text of a row takes at least this many terminal columns, with the gap before it. */
 #define TOP_TEXT_LEAST 20
 
 struct top_rows {
@@ -58,7 +58,7 @@ struct top_rows {
 extern const struct table_column top_process_columns[TOP_COLUMNS];
 extern const struct table_column top_bucket_columns[TOP_COLUMNS];
 
-/* Append rows in this order. Return 0, or -1 if memory is short. The caller frees rows->rows in
+/* Append rows, sorted by order. Return 0, or -1 if memory is short. The caller frees rows->rows in
  * either case. */
 int top_add_processes(struct top_rows *rows, const struct view *view, enum top_order order);
 int top_add_buckets(struct top_rows *rows, const struct watched *watched, enum top_order order);

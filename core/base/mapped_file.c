@@ -11,8 +11,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* A memory file system has plenty of room for some bytes if it has this many times as many bytes
- * free. */
+/* A memory file system has plenty of room for N bytes if more than PLENTY * N bytes are free. */
 #define PLENTY 16u
 
 #define TMPFS_TYPE 0x01021994

@@ -31,16 +31,16 @@
 
 /* ---- files that are open briefly ---- */
 
-/* All fields but busy are relaxed. A record belongs to one thread at a time. Besides that thread
- * only a forked child reads it, which sees each store entirely or not at all. */
+/* All fields but busy are relaxed. A record belongs to one thread at a time. Only that thread and a
+ * forked child read it. The child sees each store entirely or not at all. */
 struct board_passing {
     _Atomic bool busy; /* a thread has the file open and uses this record: acquired in note_open,
                           released in board_file_close */
-    _Atomic int descriptor; /* fd + 1; 0: none yet. Not reset when the file is closed: a fork copies
-                               descriptors before memory. So a child may inherit a descriptor that
-                               the record in its memory would show as closed */
-    board_word device, inode; /* by which a child tells the file from one of the program's */
-    _Atomic(void *) mapping;  /* that a child forked just now would still have */
+    _Atomic int descriptor;   /* fd + 1; 0: none yet. board_file_close does not reset it. A fork
+                                 copies descriptors before memory. If the reset came in between, the
+                                 child would inherit an open descriptor without a record of it */
+    board_word device, inode; /* of the board's file; a file of the program has other ones */
+    _Atomic(void *) mapping;  /* a mapping that a forked child would inherit; NULL: none */
 };
 
 /* At most this many threads have the file open at a time. */

@@ -12,17 +12,18 @@
  * and readers load the two in the opposite order.
  *
  * Never over the limit: Suppose the group holds more than the limit at some moment. Each process
- * has had what it holds then in held or tentative, without a break, since it raised it. One of
- * these raises was the last. The process that made it read every slot after all those raises. It
- * saw at least what they had raised, which is more than the limit. So it did not take its bytes,
- * which contradicts the assumption.
+ * raised the bytes that it holds at that moment. From that raise on, its held or tentative has
+ * contained these bytes without a break. One of the raises was the last. The process that made the
+ * last raise read every slot after it. So that process saw at least the sum of all raises, which is
+ * more than the limit. So it did not take its bytes, which contradicts the assumption.
  *
- * One of two rivals wins: A process may find only bytes in its way that others have raised and do
- * not hold yet. Then the process with the lowest slot keeps its raise and looks again. Each other
- * process lowers its raise, waits until no lower slot has one, and begins again. So the process
- * with the lowest slot succeeds, and the others follow. A process that does not go on for
- * BOARD_SILENCE_NANOSECONDS counts as stopped. Its raise then counts as held, and for ten seconds
- * nobody waits for it again.
+ * One of two rivals wins: The bytes held may leave room for a process, while the raises of its
+ * rivals do not. Then the process with the lowest slot keeps its raise and sums again. Each other
+ * process lowers its raise, and waits until no lower slot has a raise, or until the next test of
+ * liveness. Then it raises again. So the process with the lowest slot succeeds, and the others
+ * follow. A rival may make no progress for BOARD_SILENCE_NANOSECONDS. The process that waited then
+ * gives up and notes the rival as stopped. For ten seconds that process counts the rival's raise as
+ * held and does not wait for it.
  *
  * Ended processes: A process that would exceed the limit first clears the slots of members that
  * have ended.
@@ -33,11 +34,11 @@
 #include "board_slot.h"
 #include "core/base/clock.h"
 
-/* While a rival is waited for, its liveness is tested this often. */
+/* A process that waits for rivals tests their liveness at intervals of this length. */
 #define LOOK_NANOSECONDS UINT64_C(5000000)
 
-/* The sum of the group changes while it is read. After this many sums over the limit the last one
- * counts. */
+/* The sum of the group may change while a process reads it. After this many sums over the limit,
+ * the next sum over the limit decides. */
 #define LOOKS_MOST 16
 
 struct attempt {
@@ -53,7 +54,7 @@ struct attempt {
 struct sums {
     uint64_t held;        /* held, or raised by stopped processes: no wait frees these bytes */
     uint64_t raised;      /* by rivals that may be waited for */
-    uint64_t fingerprint; /* of which slots hold how much */
+    uint64_t fingerprint; /* a hash of the held bytes of each slot */
     bool rival_below;     /* one of these rivals has a lower slot */
 };
 
@@ -133,7 +134,7 @@ static void remember_rivals(struct board *board, int device)
         board->is_rival[i] = has_raised(board, i, device, &board->rival_raises[i]);
 }
 
-/* Notes as stuck the rivals that still have the raise that they had when the wait began. */
+/* Notes a rival as stuck if it has not lowered its raise since the wait began. */
 static void note_stuck_rivals(struct board *board, int device, uint64_t now)
 {
     lock_must_be_held(&board->group_lock);
@@ -177,8 +178,8 @@ static void wait_until_none_is_below(const struct attempt *attempt)
 
 enum verdict { WITHIN, OVER, AGAIN };
 
-/* True once two sums in a row were equal, after the slots of members that have ended were cleared.
- * Also true after LOOKS_MOST sums. */
+/* Clears the slots of members that have ended, after the first sum over the limit. Returns true
+ * once two successive sums over the limit have equal fingerprints, or after LOOKS_MOST sums. */
 static bool is_surely_over(struct attempt *attempt, const struct sums *sums)
 {
     if (attempt->looks++ == 0)
@@ -226,8 +227,8 @@ static enum verdict look(struct attempt *attempt)
     return wait_for_rivals(attempt, &sums, now);
 }
 
-/* Takes bytes for a process without a group. Relaxed: the one number is the whole sum, and only
- * threads of this process change it. */
+/* Takes bytes for a process that has no group or is no longer on the board. Relaxed: held of this
+ * process is the whole sum, and only threads of this process change it. */
 static bool take_alone(struct board *board, int device, uint64_t bytes, uint64_t limit)
 {
     board_word *held = &board->held[device];

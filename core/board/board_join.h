@@ -6,10 +6,10 @@
 
 #include "board_state.h"
 
-/* The directory that contains the user's directory. */
+/* The directory that contains the board directory of each user (cudapool-UID). */
 #define BOARD_BASE "/dev/shm"
 
-/* As board_join and board_visit, with the directory that contains the user's directory. */
+/* Work like board_join and board_visit, with base in place of BOARD_BASE. */
 struct board *board_join_below(const char *base, const char *group, const char **why);
 struct board *board_visit_below(const char *base, const char **why);
 
