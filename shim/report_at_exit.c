@@ -4,8 +4,8 @@
  *
  * All but report_prepare runs in a destructor of this object, in whichever thread calls exit. Other
  * threads may still be allocating then. A signal handler may even call exit after it has
- * interrupted a malloc of the same thread. So this code takes no lock and no memory of malloc's
- * (core/base/scratch.h), and makes no driver call.
+ * interrupted a malloc of the same thread. So this code takes no lock, does not call malloc
+ * (core/base/scratch.h gives it memory), and makes no driver call.
  *
  * Nothing here can change how the program ends. Writing raises no signal, and ends within 100 ms
  * even if nobody reads what is written (core/base/writing.h). A table that is not written by then
@@ -156,8 +156,8 @@ static int write_table(const struct report *report, const char *file, uint64_t d
 
 /* ---- where the report is written ---- */
 
-/* Whether the report's file is in the directory of the figures, and somebody collects them. The
- * collector reads the report or the figures, whichever is there. */
+/* Whether somebody collects the figures, and the report's file is in their directory. The collector
+ * reads the report or the figures, whichever is there. */
 static bool is_collected(const struct run *run)
 {
     const char *directory = run->settings.figures.directory;
@@ -166,8 +166,8 @@ static bool is_collected(const struct run *run)
     return run->collected && strncmp(file, directory, length) == 0 && file[length] == '/';
 }
 
-/* Whether the file's directory no longer exists. The collector removes it once it has read the
- * reports. */
+/* Whether the file's directory no longer exists. The collector removes the directory after it has
+ * read the reports. */
 static bool directory_is_gone(const char *file)
 {
     char directory[PATH_MAX];
@@ -196,7 +196,7 @@ struct last_report {
     char error[2 * PATH_MAX];
 };
 
-/* Writes the report to stderr as a table, when its file cannot be written. */
+/* Writes the report to stderr as a table, whatever file and format the settings choose. */
 static void write_to_standard_error_instead(const struct last_report *last)
 {
     scratch_free(table.text);
@@ -223,7 +223,7 @@ static bool write_as_json(const struct run *run, struct last_report *last)
         return true;
     if (run->write_json(&last->report, file, last->deadline, last->error, sizeof last->error) == 0)
         return true;
-    /* No message is needed: whoever collects the figures finds the same numbers in them. */
+    /* No message is needed: whoever collects the figures finds the report's numbers in them. */
     if (is_collected(run))
         return false;
     say_failure("", last->error, last->deadline);
@@ -232,7 +232,8 @@ static bool write_as_json(const struct run *run, struct last_report *last)
     return false;
 }
 
-/* Used after the process has restricted its system calls, when opening a file might end it. */
+/* Used after the process has restricted its system calls. Opening a file might then end the
+ * process. */
 static bool write_to_standard_error_only(const struct last_report *last)
 {
     if (last->file[0] != '\0')
@@ -260,7 +261,8 @@ static bool deliver(const struct run *run, struct last_report *last)
     return choice->at_exit == REPORT_TABLE ? write_as_table(last) : write_as_json(run, last);
 }
 
-/* Returns false if the report could not be made, or not be written where the settings say. */
+/* Returns false if the report could not be made, or not be written where the settings say. Returns
+ * true if no report is due, and also if the figures are lost. */
 static bool make_report(const struct run *run, struct last_report *last)
 {
     struct report *report = &last->report;
@@ -298,8 +300,8 @@ void report_at_exit(const struct run *run)
 {
     int saved_errno = errno;
     bool reported = run->settings.report.at_exit == REPORT_NONE || report(run);
-    /* If the report was not delivered, the file of the figures stays. Whoever collects figures then
-     * sees that there was something to report. */
+    /* If the report was not delivered and somebody collects the figures, their file stays. The
+     * collector then sees that there was something to report. */
     pool_end_figures(run->pool, run->settings.figures.keep || (!reported && run->collected));
     errno = saved_errno;
 }

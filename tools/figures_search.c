@@ -38,7 +38,8 @@ int figures_search_in(const char *directory, figures_visitor *visit, void *conte
     return 0;
 }
 
-/* Other users' directories are skipped, even if they are readable. */
+/* Whether path is a directory of this user. The search skips other users' directories, even
+ * readable ones, and symbolic links. */
 static bool is_own_directory(const char *path)
 {
     struct stat status;
@@ -64,7 +65,7 @@ static void search_below(const char *base, figures_visitor *visit, void *context
     closedir(entries);
 }
 
-/* Whether the directory was searched already: two bases may be the same directory. */
+/* Whether the search has visited a base with this path: two bases may have equal paths. */
 static bool was_searched(const char *bases[], unsigned count, const char *base)
 {
     for (unsigned i = 0; i < count; i++)

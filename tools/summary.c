@@ -2,8 +2,8 @@
  * Merges the reports of several processes into one summary (summary.h).
  *
  * Devices, kinds and buckets are first appended to arrays. The arrays are then sorted, and each run
- * of equal elements is merged into one. A large or hostile input therefore takes no longer than
- * sorting it.
+ * of equal elements is merged into one. Merging a large or hostile input therefore takes about as
+ * long as sorting it.
  */
 #include "summary.h"
 
@@ -47,7 +47,7 @@ static void add_counters(struct report_counters *into, const struct report_count
     into->peak.reserved_bytes = larger(before.peak.reserved_bytes, from->peak.reserved_bytes);
 }
 
-/* Memory of a kind that lies elsewhere is not the device's. */
+/* Clears the byte counters of a kind whose memory does not lie on the device. */
 static void leave_out_bytes(struct report_counters *counters)
 {
     counters->live_bytes = 0;
@@ -57,8 +57,8 @@ static void leave_out_bytes(struct report_counters *counters)
     counters->peak.reserved_bytes = 0;
 }
 
-/* Returns the most that all kinds together had reserved at one time, as the history says. Returns
- * UINT64_MAX if it says nothing, as in reports of older builds. */
+/* Returns the most bytes that all kinds together had reserved at one time, by the device's history.
+ * Returns UINT64_MAX if the history has no peak, as in reports of older builds. */
 static uint64_t common_peak(const struct report_device *device)
 {
     uint64_t peak = 0;
@@ -213,7 +213,7 @@ static int add_process(struct summary *summary, const struct report *report)
     return 0;
 }
 
-/* Takes the device's kinds and samples. */
+/* Moves the device's kinds and samples into the summary. */
 static int add_device(struct summary *summary, const struct report_process *process,
                       struct report_device *device)
 {
@@ -243,8 +243,8 @@ bool setting_matters(const struct setting *setting)
 
 static bool settings_are_the_same(const struct settings *one, const struct settings *other)
 {
-    /* A fast path: most processes have the same settings to the byte, and there may be
-     * thousands. */
+    /* A fast path for thousands of processes, most with settings that are equal byte for byte. The
+     * sections from report on do not matter (setting_matters). */
     if (memcmp(one, other, offsetof(struct settings, report)) == 0)
         return true;
     for (size_t i = 0; i < settings_table_length; i++)
@@ -320,7 +320,8 @@ static int compare_places(const void *one, const void *other)
     return order != 0 ? order : strcmp(a->device.uuid, b->device.uuid);
 }
 
-/* Appends the kinds of another device and takes their buckets. Returns 0 or -1. */
+/* Appends copies of the kinds. The copies share the buckets of from, which the caller then gives up
+ * or duplicates. Returns 0 or -1. */
 static int append_kinds(struct report_kind **into, size_t *into_count,
                         const struct report_kind *from, size_t from_count)
 {
@@ -407,7 +408,8 @@ static void shift_times(struct report_device *device, uint64_t nanoseconds)
     shift_exchange(&device->neighbours.left, nanoseconds);
 }
 
-/* Converts times to nanoseconds since the first process's start. */
+/* Converts times to nanoseconds since the earliest start of a process with samples. Changes nothing
+ * if such a process has no start time. */
 static void align_histories(struct summary *summary)
 {
     uint64_t first = UINT64_MAX;

@@ -1,8 +1,9 @@
 /*
- * Asks processes on the board (core/board/board.h) to release what they cache to the driver.
+ * Asks processes on the board (core/board/board.h) to release their cached memory to the driver.
  *
  * A demand asks one process. It stays active until the process has answered and the GPU work on its
- * pending memory has completed. One thread only, and at most BOARD_DEMANDS processes at a time.
+ * pending memory has completed. Only one thread calls these functions. It asks at most
+ * BOARD_DEMANDS processes at a time.
  */
 #ifndef CUDAPOOL_TOOLS_TRIMMING_H
 #define CUDAPOOL_TOOLS_TRIMMING_H
@@ -14,19 +15,19 @@
 #include "top_watch.h"
 
 enum trim_outcome {
-    TRIM_UNDER_WAY,   /* asked, and what is pending waits for GPU work */
+    TRIM_UNDER_WAY,   /* it was asked, and its pending memory waits for GPU work */
     TRIM_DONE,        /* it has released all that it cached, or cached nothing */
     TRIM_LITTLE,      /* it has no housekeeper, and caches at most HOUSEKEEPER_BYTES */
     TRIM_SILENT,      /* it has not answered in time */
     TRIM_STOPPED,     /* it cannot answer: a signal or a debugger has stopped it */
-    TRIM_REFUSED,     /* the board does not ask it; why says the reason */
+    TRIM_REFUSED,     /* the board does not ask it; the member why holds the reason */
     TRIM_NO_ANSWERER, /* it has no housekeeper, but caches more than HOUSEKEEPER_BYTES */
     TRIM_ALONE        /* it is not on the board */
 };
 
 struct trimming {
     struct process_identity process;
-    bool is_elsewhere; /* in another pid namespace, where its pid means nothing here */
+    bool is_elsewhere; /* in another pid namespace, so its pid has no meaning here */
     char name[64];     /* its command, cut to fit */
     enum trim_outcome outcome;
     struct board_demand *demand; /* NULL: not asked, or no longer asked */
@@ -35,8 +36,8 @@ struct trimming {
     char why[BOARD_WHY_BYTES]; /* the reason of TRIM_REFUSED and TRIM_ALONE */
 };
 
-/* Asks a process of the view to release what it caches on the device (NULL: on all). Does not wait
- * for an answer. */
+/* Asks a process of the view to release what it caches on the device with this uuid; NULL: on all
+ * devices. Does not wait for an answer. */
 struct trimming trimming_begin(const struct view *view, const struct watched *watched,
                                const unsigned char *uuid);
 

@@ -11,21 +11,21 @@
 #include "cancellation.h"
 #include "numbers.h"
 
-/* A thread that reads the same time this often in a row reads a clock that stands still. */
+/* A clock stands still if a thread reads one time from it this many times in a row. */
 #define READS_OF_ONE_TIME 64u
-/* What READS_OF_ONE_TIME reads count as if no clock moves, in nanoseconds. */
+/* If no clock advances, READS_OF_ONE_TIME reads count as this many nanoseconds. */
 #define TIME_OF_READS (READS_OF_ONE_TIME * UINT64_C(1000))
-/* The two clocks may differ by this much over a short sleep, in nanoseconds. */
+/* Over a sleep, the library's clock may exceed twice the kernel's by this many nanoseconds. */
 #define SLACK 50000
 
-/* 0 while the C library's clock is believed. Otherwise time is this plus the kernel's clock, which
- * a system call reads. Relaxed: it orders nothing. */
+/* 0 while the pool uses the C library's clock. Otherwise the time is this plus the kernel's clock,
+ * which a system call reads. Accesses are relaxed: they order nothing. */
 static _Atomic uint64_t correction;
 
 static _Thread_local struct {
-    uint64_t last;     /* the last time that this thread has read */
+    uint64_t last;     /* the time that this thread read most recently */
     uint64_t stood_at; /* the time that it has read several times in a row */
-    unsigned reads;    /* how often it has read stood_at */
+    unsigned reads;    /* how often it has read stood_at again */
     unsigned naps;     /* how many naps it has made */
 } own;
 
@@ -51,7 +51,8 @@ static uint64_t kernel_clock(void)
     return told ? nanoseconds_of(&now) : library_clock();
 }
 
-/* From here on time is the kernel's, and continues from this time. */
+/* Makes monotonic_now read the kernel's clock and continue from time. Changes nothing if
+ * monotonic_now reads the kernel's clock already. */
 static void distrust_library(uint64_t time)
 {
     uint64_t none = 0;
@@ -67,7 +68,7 @@ static void put_forward(uint64_t corrected, uint64_t nanoseconds)
                                             memory_order_relaxed, memory_order_relaxed);
 }
 
-/* Called when a read has shown no more than the one before. */
+/* Called when now is not later than the thread's previous read. Returns the time of that read. */
 __attribute__((noinline)) static uint64_t doubt(uint64_t now, uint64_t corrected)
 {
     own.reads = own.stood_at == own.last ? own.reads + 1 : 1;
@@ -95,8 +96,8 @@ uint64_t monotonic_now(void)
 struct clock_sleep clock_sleep_begin(void)
 {
     struct clock_sleep sleep = {.began = monotonic_now()};
-    /* The kernel's clock is read first here, and last in clock_sleep_end. So the library's clock
-     * cannot show the longer sleep. */
+    /* The kernel's clock is read first here, and last in clock_sleep_end. So a correct library
+     * clock never shows the longer sleep. */
     sleep.kernel = kernel_clock();
     sleep.library = library_clock();
     return sleep;
@@ -127,7 +128,8 @@ static bool sleep_plainly(uint64_t nanoseconds)
     return nanosleep(&(struct timespec){0, (long)nanoseconds}, NULL) == 0;
 }
 
-/* A thread's first nap, and every 16th one, compares the clocks. */
+/* Compares the clocks over a thread's first nap and every 16th after it. Once time is the kernel's,
+ * compares them over every nap. */
 static void sleep_for(uint64_t nanoseconds)
 {
     int cancellation = cancellation_off();
@@ -146,8 +148,8 @@ void seldom_nap(uint64_t started, uint64_t shortest)
     sleep_for(nap_after(monotonic_now() - started, shortest));
 }
 
-/* At first the work that is waited for may end within microseconds. After that a core is worth more
- * than the last few microseconds of latency. */
+/* At first the awaited work may end within microseconds, so the thread only yields. Later it
+ * sleeps, because a free core is worth more than a little latency. */
 void patient_nap(uint64_t started)
 {
     uint64_t waited = monotonic_now() - started;

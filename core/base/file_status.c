@@ -1,10 +1,10 @@
 /*
  * stat, lstat and fstat for every glibc from 2.28 on.
  *
- * Before glibc 2.33 they were inline functions. An object that was built against a later glibc asks
- * for fstat@GLIBC_2.33, and does not start on an earlier system. The functions here ask the kernel,
- * whose struct stat is libc's on x86-64 and aarch64. They are hidden: an object that is linked with
- * this file calls them by the usual names, and no other object does.
+ * Before glibc 2.33 they were inline functions. An object that was built against glibc 2.33 or
+ * later needs fstat@GLIBC_2.33, and does not load on an earlier system. The functions here call the
+ * kernel. On x86-64 and aarch64 its struct stat has the layout of libc's. The functions are hidden:
+ * an object that is linked with this file calls them by the usual names, and no other object does.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,8 +1,8 @@
 /*
  * Writes numbers for people: sizes, times, dates and counts in few characters.
  *
- * Integers throughout, because a locale's decimal point may differ. All rounding is down. No state,
- * no locks, any thread.
+ * The text is made from integers, because a locale's decimal point may differ. All rounding is
+ * down. The functions have no state and take no lock, so any thread may call them.
  */
 #ifndef CUDAPOOL_CORE_READABLE_H
 #define CUDAPOOL_CORE_READABLE_H
@@ -12,8 +12,8 @@
 /* Enough for everything that this module writes. */
 #define READABLE_BYTES 32
 
-/* Returns a + b, or UINT64_MAX if that is less: for counters of a hostile file, or of a very long
- * run. */
+/* Returns a + b; UINT64_MAX if the sum is too large for 64 bits. The counters of a hostile file, or
+ * of a very long run, may be that large. */
 static inline uint64_t saturating_sum(uint64_t a, uint64_t b)
 {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
@@ -22,17 +22,19 @@ static inline uint64_t saturating_sum(uint64_t a, uint64_t b)
 /* A size: "1.5 GiB". */
 void readable_bytes(uint64_t bytes, char cell[READABLE_BYTES]);
 
-/* A bucket's size, exactly, so that no two look alike: "1.125 MiB", "1040 KiB", "1048577 B". */
+/* A bucket's exact size, so that two sizes never look alike: "1.125 MiB", "1040 KiB",
+ * "1048577 B". */
 void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES]);
 
 /* A time: "3.2 s", "12m 30s", "1d 2h". */
 void readable_time(uint64_t nanoseconds, char cell[READABLE_BYTES]);
 
-/* A time from a file, which may be no valid time. A number out of range is written as 0. */
+/* A time that was read from a file, in seconds. A number that is out of range, and so no valid
+ * time, is written as 0. */
 void readable_seconds(double seconds, char cell[READABLE_BYTES]);
 
-/* A date, from nanoseconds since 1970: "2026-11-22 11:54:13 UTC". Does not use the time zone's
- * files and locks, which a process that is ending had better leave alone. */
+/* A date, from nanoseconds since 1970: "2026-11-22 11:54:13 UTC". The function reads no time zone
+ * file and takes no lock, because a process that is ending calls it. */
 void readable_date(uint64_t nanoseconds, char cell[READABLE_BYTES]);
 
 /* A count: up to seven digits as they are, then "12.3 M". */

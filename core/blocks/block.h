@@ -4,14 +4,15 @@
  *
  * A record belongs to one heap for good, so a thread that has found it by a stale pointer can
  * always read block->heap. Address and state are one word, the key. A thread frees a live block by
- * claiming it with one compare-and-exchange, with or without the heap's lock. Of two frees one
- * wins, and from then on the block is its claimant's. A live block's fields are written before it
- * becomes live. A free block in a thread cache (thread_cache.h) is guarded by what guards that
- * cache, every other free block by its heap's lock. Records are never returned to the system.
+ * claiming it with one compare-and-exchange, with or without the heap's lock. If two threads free
+ * one block, only one claim succeeds. From then on the claiming thread owns the block. A live
+ * block's fields are written before it becomes live. Whatever guards a thread cache
+ * (thread_cache.h) also guards the free blocks in it. The heap's lock guards every other free
+ * block. Records are never returned to the system.
  *
- * The table is a radix tree over the address. A lookup takes no lock and never waits; it finds a
- * block by its first address or by one inside. Inserting and removing take a lock of the table's
- * own. The tree only grows.
+ * The table is a radix tree over the address. A lookup takes no lock and never waits. It finds a
+ * block by its first address or by an address inside the block. Inserting and removing take a lock
+ * of the table's own. The tree only grows.
  */
 #ifndef CUDAPOOL_CORE_BLOCK_H
 #define CUDAPOOL_CORE_BLOCK_H
@@ -37,13 +38,15 @@ enum block_state {
     BLOCK_LEAVING, /* being released to the driver, in no list and not in the table; or being moved
                       to another stream, in no list */
     BLOCK_KEPT,    /* freed by the program, but owned by graphs that use it; in no list */
-    BLOCK_SPARE,   /* unused memory of a segment, in no block: see core/segments */
+    BLOCK_SPARE,   /* memory of a segment between its parts: see core/segments */
 };
 
-/* A block's key is its address, a multiple of 256, and below that its marks and its state.
- * Shared: others than this process's streams may reach it, so it is never reused.
- * Named: the program has been told the number of this life, see block_name.
- * Owned: graphs may use it until the last of its owners is gone, whenever the program frees it.
+/* A block's key holds its address, a multiple of 256. The low 8 bits hold its marks and its state.
+ * A life of a block lasts from an allocation to the free of that allocation.
+ * Shared: not only this process's streams may access the block, so the pool never reuses it.
+ * Named: the program has been told the number of the block's present life, see block_name.
+ * Owned: graphs own the block. They may use it until its last owner is gone, even after the program
+ * has freed it.
  * A live block with any mark is claimed under its heap's lock only, since the fast path expects no
  * mark. */
 #define BLOCK_STATE_MASK   UINT64_C(7)
@@ -53,47 +56,48 @@ enum block_state {
 #define BLOCK_MARKS        (BLOCK_SHARED | BLOCK_NAMED | BLOCK_OWNED)
 #define BLOCK_ADDRESS_MASK (~UINT64_C(255))
 
-/* A free block is in a list of its bucket, and a pending one also in a list of its heap. In a
- * thread's cache it is in a chain through links[LINK_BUCKET].next. Memory that may be cut is in a
- * tree of its segments: a spare part through LINK_HEAP, a whole block through below and above. */
+/* A free block is in a list of its bucket, and a pending block also in a list of its heap. A block
+ * in a thread's cache is instead in a chain through links[LINK_BUCKET].next. Memory that may be cut
+ * is in a tree (core/segments). LINK_HEAP links a spare piece into its tree; below and above link a
+ * whole block. */
 enum block_link { LINK_BUCKET, LINK_HEAP, LINK_KINDS };
 
 /* The first cache line holds the fields that the path without a lock touches. */
 struct block {
-    /* Release where the block becomes live, acquire where it is claimed or looked at. The fields
-     * below are then those of this life. */
+    /* A release store makes the block live. It pairs with the acquire load that claims the block or
+     * reads its state. After that load, the fields below belong to this life. */
     _Atomic uint64_t key;
     counter requested; /* what the program asked for, while the block is live */
     struct heap *heap;
     struct bucket *bucket;
-    counter epoch;     /* the epoch of its last free; 0: none yet. While that epoch's fence has not
-                          completed, a barrier orders a live block after it. Relaxed: a thread that
-                          does not own the block may look while the program frees it */
-    uint64_t freed_at; /* when it was freed, in nanoseconds of the monotonic clock, as of the heap's
-                          last slow path */
+    counter epoch;     /* the epoch of its last free; 0: never freed. Until that epoch's fence
+                          completes, a barrier orders the live block's work after the fence.
+                          Relaxed: a thread that does not own the block may look while the program
+                          frees it */
+    uint64_t freed_at; /* when it was freed, in nanoseconds of the monotonic clock. The heap's last
+                          slow path before the free read the clock */
     _Atomic uint16_t bin; /* its bucket's bin; relaxed, like epoch */
     uint8_t slot;         /* its kind says what this is: see heap.h, host_heap.h */
-    bool refused;         /* while leaving: the driver has refused it */
-    uint8_t part;         /* enum block_part: whether it is cut out of a larger block of the
-                             driver's. Read by block_is_part, so that a thread that does not own the
-                             block may look */
+    bool refused;         /* in state BLOCK_LEAVING: the driver has refused to take it back */
+    uint8_t part;         /* enum block_part: whether it is cut out of a larger driver allocation.
+                             Threads that do not own the block read it by block_is_part */
     struct {
         struct block *next, *previous;
     } links[LINK_KINDS];
-    uint64_t bytes; /* of the driver's allocation. Written by block_set_bytes, so that a thread that
-                       does not own the block may look by block_bytes */
+    uint64_t bytes; /* of the driver's allocation, or of the part. block_set_bytes writes it.
+                       Threads that do not own the block read it by block_bytes */
     counter life;   /* the number of this life, if the live block is named. Guarded by its heap's
                        lock */
-    struct block *below, *above; /* of a part: its neighbours in the segment; NULL at its ends. Of
-                                    another block that may be cut: see core/segments */
+    struct block *below, *above; /* of a part: its neighbours in the segment; NULL at the segment's
+                                    ends. They link a whole block into a tree: see core/segments */
 } __attribute__((aligned(64)));
 
 /* A segment has either small or large parts, never both. */
 enum block_part { PART_NONE, PART_SMALL, PART_LARGE };
 
-/* Returns whether the block is a part. The driver does not know a part by itself, so it must never
- * be asked to free one. Fixed while the block is live. Relaxed: a thread that does not own the
- * block relies on its key. */
+/* Returns whether the block is a part. The driver does not know parts, so the pool must never ask
+ * it to free one. The result is fixed while the block is live. Relaxed: a thread that does not own
+ * the block checks the block's key as well. */
 static inline bool block_is_part(const struct block *block)
 {
     return __atomic_load_n(&block->part, __ATOMIC_RELAXED) != PART_NONE;
@@ -110,8 +114,8 @@ static inline uint64_t block_bytes(const struct block *block)
     return __atomic_load_n(&block->bytes, __ATOMIC_RELAXED);
 }
 
-/* Returns the bytes of the blocks from this one on through links[LINK_HEAP].next; NULL: no blocks.
- * The blocks are the caller's. */
+/* Returns the sum of the bytes of a chain through links[LINK_HEAP].next; NULL: an empty chain. The
+ * caller owns the blocks. */
 static inline uint64_t block_chain_bytes(const struct block *chain)
 {
     uint64_t bytes = 0;
@@ -183,7 +187,7 @@ static inline void block_set(struct block *block, CUdeviceptr address, enum bloc
     atomic_store_explicit(&block->key, address | (uint64_t)state, memory_order_release);
 }
 
-/* Sets the state of a block that is the caller's. A shared one stays marked. */
+/* Sets the state of a block that is the caller's. Its marks stay. */
 static inline void block_set_state(struct block *block, enum block_state state)
 {
     uint64_t key = atomic_load_explicit(&block->key, memory_order_relaxed);
@@ -191,8 +195,9 @@ static inline void block_set_state(struct block *block, enum block_state state)
                           memory_order_release);
 }
 
-/* Makes the live block at this address the caller's. Returns false if it is not live there (any
- * more). A shared block stays marked; the marks named and owned end with the life. */
+/* Claims the live block at this address for the caller, and gives it the state. Returns false if
+ * the block is not, or no longer, live there. The mark BLOCK_SHARED stays. The marks BLOCK_NAMED
+ * and BLOCK_OWNED end with the life. */
 static inline bool block_claim(struct block *block, CUdeviceptr address, enum block_state state)
 {
     const uint64_t lost = BLOCK_STATE_MASK | BLOCK_NAMED | BLOCK_OWNED;
@@ -248,8 +253,8 @@ static inline bool block_share(struct block *block, CUdeviceptr address)
     return block_mark(block, address, BLOCK_SHARED);
 }
 
-/* Returns the number of the present life of the live block at this address. A life that has none
- * yet gets *next, which is then used up. Returns 0 if the block is not live there. */
+/* Returns the number of the present life of the live block at this address. A life without a number
+ * gets *next, which then increases by 1. Returns 0 if the block is not live there. */
 static inline uint64_t block_name(struct block *block, CUdeviceptr address, counter *next)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
@@ -362,13 +367,12 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
 /*
  * The table from pointers to blocks. Three levels take 14, 11 and 16 bits of the address, and 8
  * bits are inside a granule. Addresses from 2^49 on, or not on a granule's boundary, have no place
- * in it. A leaf is for 16 MiB of device memory; of its 512 KiB only the pages that hold records are
- * ever touched. To keep these pages few, places are not in the order of addresses: those of
- * multiples of 4 KiB come first, one after the other.
+ * in it. A leaf is for 16 MiB of addresses. Only those pages of its 512 KiB that hold records are
+ * ever touched. To keep these pages few, a leaf does not hold its places in the order of addresses.
+ * The places of multiples of 4 KiB come first, one after the other.
  *
  * Each kind of memory has a table of its own. With one table for all kinds, a record would have to
- * say its kind. To check it would take four instructions of a stream-ordered allocation and its
- * free.
+ * say its kind. That check would cost a stream-ordered allocation and its free four instructions.
  */
 #define GRANULE_BITS 8
 #define LEAF_BITS    16
@@ -376,7 +380,8 @@ void block_records_visit(struct block_records *records, void (*visit)(struct blo
 #define ROOT_BITS    14
 #define ADDRESS_BITS (GRANULE_BITS + LEAF_BITS + MIDDLE_BITS + ROOT_BITS)
 
-/* The driver has memory in pages of this size, and blocks of less than a page share pages. */
+/* The driver's memory comes in pages of 2^PAGE_BITS bytes. Blocks of less than a page share
+ * pages. */
 #define PAGE_BITS 21
 
 /* What is counted of one page; see core/device_memory/page_counts.h. */
@@ -385,8 +390,8 @@ struct block_page {
     _Atomic uint64_t seen;
 };
 
-/* Granules of a leaf that share a bit, a group: 4 KiB of device memory. A granule's number in its
- * group is its class. */
+/* 2^GROUP_BITS granules of a leaf form a group, which is 4 KiB of addresses. The granules of a
+ * group share one bit in groups. A granule's index in its group is its class. */
 #define GROUP_BITS 4
 #define LEAF_WORDS (1u << (LEAF_BITS - GROUP_BITS - 6))
 
@@ -396,8 +401,8 @@ struct block_table_leaf {
 
 struct block_table_middle {
     _Atomic(struct block_table_leaf *) leaves[1u << MIDDLE_BITS];
-    /* For the addresses of each leaf, whether the leaf exists or not: the block that begins before
-     * them and reaches into them, or NULL. */
+    /* For the 16 MiB of addresses of each leaf: the block that begins before them and reaches into
+     * them, or NULL. The leaf need not exist. */
     _Atomic(struct block *) reaching[1u << MIDDLE_BITS];
     /* For each leaf: a bit for each class that a record was ever in. Lookups need not touch the
      * places of other classes. */
@@ -409,15 +414,16 @@ struct block_table_middle {
 
 struct block_table {
     _Atomic(struct block_table_middle *) *root;
-    pthread_mutex_t lock; /* guards chunk, chunk_left, and every change of the tree but the removal
-                             of a record from its place */
+    pthread_mutex_t lock; /* guards chunk, chunk_left and every change of the tree, except that a
+                             record is removed from its place without it */
     char *chunk;
     size_t chunk_left;
 };
 
 bool block_table_init(struct block_table *table);
 
-/* Returns an address's granule, with the bits inside the granule, which must be 0, on top. */
+/* Returns the number of an address's granule. The address's bits inside the granule must be 0. They
+ * become the top bits, so a number with any of them set has no place in the table. */
 static inline uint64_t block_table_granule(CUdeviceptr address)
 {
     return address >> GRANULE_BITS | address << (64 - GRANULE_BITS);
@@ -451,26 +457,26 @@ static inline _Atomic(struct block *) *block_table_place(const struct block_tabl
     return leaf ? &leaf->blocks[block_table_leaf_place(granule)] : NULL;
 }
 
-/* Returns NULL if the address is not a block's first. Another thread may recycle the record at any
- * moment: see its key. */
+/* Returns the block that begins at the address; NULL: none. Another thread may recycle the record
+ * at any moment, so the caller checks its key. */
 static inline struct block *block_table_find(const struct block_table *table, CUdeviceptr address)
 {
     if (__builtin_expect(!block_table_has_place(address), 0))
         return NULL;
     _Atomic(struct block *) *place = block_table_place(table, address);
-    /* Pairs with the release store in add_record, for block_table_insert: the record's heap is
-     * readable. */
+    /* Pairs with the release store in add_record, which block_table_insert uses. So the record's
+     * heap is readable. */
     return place ? atomic_load_explicit(place, memory_order_acquire) : NULL;
 }
 
-/* Sets the record of the address, and of all windows that its bytes reach. Returns false if one of
- * them has no place, or if memory is short. */
+/* Sets the record of the address, and of each leaf's 16 MiB of addresses that the block's bytes
+ * reach. Returns false if an address has no place, or if memory is short. */
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block);
 
 /* Removes the address's record if it still is this block. Returns false if it is not. */
 bool block_table_remove(struct block_table *table, CUdeviceptr address, struct block *block);
 
-/* Returns the page of an address that a block in the table has reached. */
+/* Returns the page of an address. The address is, or was, inside a block of the table. */
 static inline struct block_page *block_table_page(const struct block_table *table,
                                                   CUdeviceptr address)
 {
@@ -481,8 +487,9 @@ static inline struct block_page *block_table_page(const struct block_table *tabl
     return &middle->pages[page & ((UINT64_C(1) << bits) - 1)];
 }
 
-/* Returns the record of the block around an address, or else of one that ends before it. NULL if no
- * block begins at or before the address in the 16 MiB around it, and none reaches into them. */
+/* Returns the block that contains the address, or else one that ends before it. Considers only the
+ * blocks that begin at or before the address in its leaf's 16 MiB, and the block that reaches into
+ * them. NULL: there is no such block. */
 struct block *block_table_find_around(const struct block_table *table, CUdeviceptr address);
 
 #endif

@@ -1,17 +1,17 @@
 /*
- * Notes of which devices processes that have ended had memory (board_slot.h).
+ * Records the devices on which processes had memory when they ended (board_slot.h).
  *
- * The process that finds an end clears the slot, but every other process may want the memory too.
- * So the time of the end lies in the shared file. Several processes may write a record at once and
- * mix two devices. Then a process waits a moment for nothing, or is refused memory that was about
- * to become free.
+ * The process that detects an end clears the slot of the ended process. All other processes may
+ * want the memory too. So the shared file records each device with the time of the end. Several
+ * processes may write a record at once and mix two devices. A reader of such a record waits a
+ * moment needlessly, or is refused memory that was about to become free.
  *
  * Part of the preload object: libc only.
  */
 #include "board_slot.h"
 #include "core/base/clock.h"
 
-/* Returns the device's record, or the oldest one if it has none. */
+/* Returns the device's record, or the oldest record if the device has none. */
 static struct board_ended *find_record(struct board_map *map, const uint64_t uuid[2])
 {
     struct board_ended *oldest = &map->header.ended[0];
@@ -39,8 +39,8 @@ void board_slot_end(struct board_map *map, unsigned slot)
 {
     struct board_slot *its = &map->slots[slot];
     uint32_t count = atomic_load_explicit(&its->device_count, memory_order_acquire);
-    /* Notes every device of the slot, whatever it published as cached: the process may not have
-     * published its last frees. */
+    /* Notes every device of the slot, even one without published cached bytes. The ended process
+     * may not have published its last frees. */
     for (uint32_t i = 0; i < count && i < BOARD_DEVICES; i++) {
         uint64_t uuid[2] = {atomic_load_explicit(&its->devices[i].uuid[0], memory_order_relaxed),
                             atomic_load_explicit(&its->devices[i].uuid[1], memory_order_relaxed)};

@@ -1,5 +1,5 @@
 /*
- * Reading slots (board_slot.h).
+ * Reads and clears slots, and notes silent processes (board_slot.h).
  *
  * Part of the preload object: libc only.
  */
@@ -9,8 +9,8 @@
 
 unsigned board_slots(const struct board *board)
 {
-    /* Pairs with the compare-and-exchange in note_used (board_join.c): a rival's slot is seen once
-     * the rival has raised its bytes. */
+    /* Pairs with the compare-and-exchange in note_used (board_join.c). Once another process of the
+     * group has raised its bytes, this load makes its slot seen. */
     uint32_t used = atomic_load_explicit(&board->map->header.used, memory_order_seq_cst);
     if (used <= board->slot)
         used = board->slot + 1;
@@ -31,8 +31,8 @@ void board_slot_clear(struct board_slot *slot)
 
 uint64_t board_token_of_other(const struct board *board, unsigned slot)
 {
-    /* Pairs with the store in fill_slot (board_join.c), for all that the owner has stored before
-     * it. */
+    /* Pairs with the store in fill_slot (board_join.c). So this process sees all that the owner has
+     * stored before that store. */
     return slot == board->slot
                ? 0
                : atomic_load_explicit(&board->map->slots[slot].token, memory_order_seq_cst);
@@ -60,7 +60,8 @@ struct board_bytes board_bytes_of(const struct board_slot *slot, unsigned place,
     const struct board_slot_device *device = &slot->devices[place];
     struct board_bytes bytes;
     uint64_t cached = atomic_load_explicit(&device->cached, memory_order_relaxed);
-    /* Pairs with the release store in board_publish, for the bytes that were given before it. */
+    /* Pairs with the release store in board_publish. So this process sees the bytes that the owner
+     * had given to others before that store. */
     uint64_t pending = atomic_load_explicit(&device->pending, memory_order_acquire);
     bytes.cached = smaller_of(cached, total);
     uint64_t in_order = atomic_load_explicit(&slot->in_order[place], memory_order_relaxed);
@@ -69,11 +70,12 @@ struct board_bytes board_bytes_of(const struct board_slot *slot, unsigned place,
     return bytes;
 }
 
-/* An ending process has mostly ended after this time. One that takes longer hangs, and its bytes no
+/* Most ending processes have ended after this time. One that takes longer hangs, and its bytes no
  * longer count. */
 #define ENDING_NANOSECONDS UINT64_C(1000000000)
 
-/* Returns what an ending process leaves. published: what it said before. */
+/* Returns the bytes that an ending process frees by its end, all as pending. published: the bytes
+ * that it published before. */
 static struct board_bytes bytes_at_end(const struct board_slot *slot, unsigned place,
                                        uint64_t total, uint64_t published)
 {

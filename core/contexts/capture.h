@@ -5,8 +5,8 @@
  * Captures also spread to other contexts through events. So the pool keeps one count of captures.
  * While it is not 0, the pool records no fences, and the driver answers allocations and frees.
  *
- * Locking: the fence lock guards the list. A thread holds it across the driver's own begin of a
- * capture, so that no fence is recorded before the pool knows of the capture.
+ * Locking: the fence lock guards the list. A thread holds it while the driver begins a capture, so
+ * that no fence is recorded before the pool knows of the capture.
  */
 #ifndef CUDAPOOL_CORE_CAPTURE_H
 #define CUDAPOOL_CORE_CAPTURE_H
@@ -24,12 +24,12 @@ static inline bool captures_are_going_on(const struct captures *captures)
 /* Whether the program captures anywhere in the process. */
 static inline bool program_captures(const struct captures *captures)
 {
-    /* Relaxed: see captures_are_going_on. */
+    /* Relaxed: see count in struct captures. */
     return atomic_load_explicit(&captures->count, memory_order_relaxed) != captures->idle;
 }
 
-/* Whether every capture under way, if any, is owned (struct captures). The pool then decides which
- * of its calls may disturb a capture. */
+/* Whether every capture under way, if any, is owned (struct captures). If so, the pool decides for
+ * each of its driver calls whether the call may disturb a capture. */
 static inline bool captures_are_all_owned(const struct captures *captures)
 {
     return atomic_load_explicit(&captures->unowned, memory_order_relaxed) == 0;
@@ -43,40 +43,47 @@ static inline bool captures_spare_frees(const struct pool *pool)
            (pool->settings.captures.allocate && captures_are_all_owned(&pool->captures));
 }
 
-/* No lock held. Whether a capture has the stream, or may have it. */
+/* Returns whether a capture under way includes the stream, or may include it. The caller holds no
+ * lock. */
 bool stream_may_be_captured(const struct pool *pool, CUstream stream);
 
-/* The fence lock is held. Whether the capture has failed, though nobody has ended it yet. It asks
- * the driver, which does the capture no harm. False for other streams than created ones: only those
- * are known to exist. */
+/* Returns whether the capture has failed, though nobody has ended it yet. The caller holds the
+ * fence lock. The function asks the driver; the question does not disturb the capture. It returns
+ * false for a stream that the program did not create, because that stream may no longer exist. */
 bool capture_is_spoilt(struct pool *pool, const struct capture *capture);
 
-/* Used around an allocation or a free by the driver. Where captures may allocate, the call must
- * disturb no capture, not even one that another thread begins meanwhile. Ends with
- * relaxed_mode_end. */
+/* Begins relaxed mode where captures may allocate (captures.allocate). The caller uses it around an
+ * allocation or a free by the driver. That driver call must not disturb a capture, not even one
+ * that another thread begins meanwhile. relaxed_mode_end ends the mode. */
 struct relaxed_mode relaxed_mode_where_captures_allocate(const struct pool *pool);
 
-/* The pool is not yet in use. Makes it behave as if a capture were under way that never ends. */
+/* Switches off a pool that is not yet in use. The pool behaves as if a capture that never ends were
+ * under way. */
 void captures_switch_off(struct pool *pool);
 
-/* Take and release the fence lock. The caller holds it around the driver's begin of a capture, and
- * around the destruction of a stream while captures are under way. */
+/* Take and release the fence lock. The caller holds it while the driver begins a capture. While
+ * captures are under way, the caller also holds it while the driver destroys a stream. */
 void captures_lock(struct pool *pool);
 void captures_unlock(struct pool *pool);
 
 /*
- * The caller holds the fence lock. captures_began: a capture has begun on the stream.
- * captures_perhaps_ended: the stream's capture may have ended. The driver is asked, since a failed
- * end may leave the capture under way. captures_stream_destroyed: the stream has been destroyed,
- * and its capture with it. per_thread: the NULL stream means the calling thread's own, as in the
- * _ptsz functions. graph: the graph that the driver says the capture has left, NULL for none.
+ * The caller holds the fence lock.
+ *
+ * captures_began: a capture has begun on the stream.
+ * captures_perhaps_ended: the stream's capture may have ended. The function asks the driver, since
+ * a failed end may leave the capture under way.
+ * captures_stream_destroyed: the stream has been destroyed, and its capture with it.
+ *
+ * per_thread: the NULL stream means the calling thread's own, as in the _ptsz functions.
+ * graph: the graph that the driver returned for the capture; NULL: none.
  */
 void captures_began(struct pool *pool, CUstream stream, bool per_thread);
 void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread, CUgraph graph);
 void captures_stream_destroyed(struct pool *pool, CUstream stream);
 
-/* captures_began for a graph that has been captured before and is to be captured anew. No kind is
- * told: each time it would tie something to the graph, which nobody would take off. */
+/* Replaces captures_began for a graph that has been captured before and is to be captured anew. The
+ * kinds of memory are not told of this capture. A kind would attach something to the graph at each
+ * capture, and nobody would detach it. */
 void captures_began_again(struct pool *pool, CUstream stream);
 
 /* The caller holds the fence lock. The context has died, and with it every capture on its streams

@@ -8,13 +8,13 @@
 #include "core/driver/calls.h"
 #include "kept.h"
 
-/* The pool queries the device's free memory once for this many bytes of managed allocations. A
+/* The pool queries the device's free memory once per this many bytes of managed allocations. A
  * query takes half as long as a small allocation, and a hundredth of the time to touch this many
  * bytes. */
 #define LOOK_BYTES (UINT64_C(16) << 20)
 
-/* While managed memory exists, this share of the device's memory may stay cached whatever the
- * excess is. The growth budget may, if it is more. */
+/* While managed memory exists, 1 / STAYING_SHARE of the device's memory may stay cached, whatever
+ * the excess is. If the growth budget is more, that many bytes may stay cached instead. */
 #define STAYING_SHARE 32u
 
 /* Returns the sum, or UINT64_MAX if it overflows: a program may ask for any size. */
@@ -52,8 +52,8 @@ uint64_t managed_in_the_way(const struct device *device, uint64_t kept)
     return excess < kept - stays / 2 ? excess : kept - stays / 2;
 }
 
-/* Returns the free bytes of the device that all kinds and the driver's memory pools hold. Pending
- * bytes count in full, although some of them may be clean by now. */
+/* Returns the device's cached and pending bytes of all kinds, plus the free bytes that the driver's
+ * memory pools hold. All pending bytes count, also those whose GPU work has completed by now. */
 static uint64_t all_kept_bytes(struct pool *pool, struct device *device)
 {
     struct kept_bytes kept = kept_bytes(pool, device);
@@ -68,8 +68,7 @@ static void give_back(struct pool *pool, struct device *device, uint64_t bytes)
 }
 
 /* Returns how many bytes must be released to the driver before an allocation of managed memory.
- * due: bytes requested since the last query of the device, including this allocation. coming: the
- * bytes of this allocation. */
+ * due: the bytes that must be free (bytes_to_look_for). coming: the bytes of this allocation. */
 static uint64_t missing_bytes(struct pool *pool, const struct device *device, uint64_t due,
                               uint64_t coming)
 {
@@ -82,9 +81,10 @@ static uint64_t missing_bytes(struct pool *pool, const struct device *device, ui
     return larger_of(missing, excess);
 }
 
-/* Returns for how many bytes to look for room now; 0: no look is due yet. Relaxed, here and in the
- * rest of the file: these sums order nothing. A thread that adds bytes before the reset below looks
- * for room, too. Bytes added after the reset wait for a later allocation's look. */
+/* Returns how many bytes of the device must be free now; 0: no query is due yet. Atomic accesses in
+ * this file are relaxed: these sums order nothing. A thread that adds bytes between another
+ * thread's addition and its reset below also reaches LOOK_BYTES, and queries too. Bytes added after
+ * the last reset count toward a later query. */
 static uint64_t bytes_to_look_for(struct device *device, uint64_t coming)
 {
     if (coming >= LOOK_BYTES)

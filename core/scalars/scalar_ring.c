@@ -103,9 +103,9 @@ static void put_oldest_back(struct scalar_rings *rings, struct scalar_ring *ring
     lock_give(&rings->lock);
 }
 
-/* Takes the oldest slot if its copy has completed; NULL: there is none. No other thread has the
- * slot while the driver is asked. A slot whose event the driver cannot answer for is never used
- * again. */
+/* Takes the oldest slot if its copy has completed. Returns NULL if there is no slot, or if the copy
+ * has not completed. No other thread has the slot while this thread asks the driver. A slot whose
+ * event gives an error is never used again. */
 static struct scalar_slot *take_over(struct pool *pool, struct scalar_rings *rings,
                                      struct scalar_ring *ring)
 {
@@ -179,8 +179,8 @@ CUresult scalar_ring_take(struct pool *pool, struct scalar_rings *rings, struct 
 {
     no_lock_may_be_held();
     bool pushed;
-    /* Made current, because a green context would end with the memory and the events that are made
-     * in it. */
+    /* Makes the ring's context current. Memory and events that are made in a green context would
+     * end with that green context. */
     if (!context_push(pool, ring->context, &pushed))
         return CUDA_ERROR_INVALID_CONTEXT;
     CUresult result = take(pool, rings, ring, slot);

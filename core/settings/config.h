@@ -19,7 +19,8 @@
 #define SETTINGS_PATH_MAX   4096
 #define SETTINGS_NAME_BYTES 64 /* of a name, with its closing zero */
 
-/* A number of bytes, either fixed or a share of all memory of its sort (enum memory_owner). */
+/* A number of bytes: fixed, or a share of the device's or the machine's memory (enum
+ * memory_owner). */
 struct byte_size {
     uint64_t bytes; /* used where percent is 0 */
     double percent; /* > 0 and <= 100: a share of the memory */
@@ -63,7 +64,7 @@ struct reuse_settings { REUSE_SETTINGS() };
 struct settings {
 #define SECTION(section, ...) struct section##_settings section;
 #include "settings.def"
-    /* The spelling of each setting in its file, in the order of settings.def. It lets a program
+    /* A code for how the file spells each setting, in the order of settings.def. It lets a program
      * echo the settings, and has no meaning for the pool. */
     uint8_t spelled[SETTINGS_MOST];
 };
@@ -101,7 +102,7 @@ void settings_defaults(struct settings *settings);
  * it is unlimited. */
 uint64_t byte_size_resolve(const struct byte_size *size, uint64_t total_bytes);
 
-/* Makes the block sizes of the settings, given total_bytes of memory. */
+/* Fills classes with the block sizes that the settings give for total_bytes of memory. */
 void bucket_settings_resolve(const struct bucket_settings *settings, uint64_t total_bytes,
                              struct size_classes *classes);
 

@@ -1,6 +1,7 @@
 /*
- * The limits of settings and of containers (limits.h). limits_read reads the environment once.
- * limits_of_device then combines it with the settings, which take precedence.
+ * The limits that settings and containers set (limits.h). limits_read reads the environment once.
+ * limits_of_device then combines the environment's limits with the settings, which take precedence.
+ * But for a container's group, the container's limit replaces limits.group_bytes.
  *
  * Part of both the preload object and the command: libc only.
  */
@@ -22,7 +23,8 @@ struct reader {
 
 /* ---- one variable ---- */
 
-/* Takes decimal digits off the text. False where there are none, or the number exceeds 64 bits. */
+/* Reads decimal digits and moves *text past them. Returns false if there are none, or if the number
+ * exceeds 64 bits. */
 static bool take_number(const char **text, uint64_t *number)
 {
     const char *start = *text;
@@ -34,7 +36,7 @@ static bool take_number(const char **text, uint64_t *number)
     return *text != start;
 }
 
-/* Replaces strcasecmp, which depends on the locale. */
+/* Replaces tolower, which depends on the locale. */
 static char lower(char c)
 {
     if (c >= 'A' && c <= 'Z')
@@ -51,8 +53,8 @@ static bool is_word(const char *text, const char *word)
     return *text == *word;
 }
 
-/* The bytes of a unit, as settings or Kubernetes spell it: k, Ki and KiB are 1024, kB is 1000. 0:
- * not a unit. */
+/* Returns the bytes of a unit: k, Ki and KiB are 1024, kB is 1000, none and B are 1. Settings spell
+ * units so, and Kubernetes spells Ki so. Returns 0 for text that is not a unit. */
 static uint64_t worth_of(const char *unit)
 {
     static const char letters[] = "kmgt";
@@ -69,7 +71,8 @@ static uint64_t worth_of(const char *unit)
     return worth;
 }
 
-/* Reads a number of bytes, which may be 0. False where the text is none, or is too small. */
+/* Reads a number of bytes. Returns false if the text is no such number, or if the number is neither
+ * 0 nor at least LIMIT_LEAST. */
 static bool read_bytes(const char *text, uint64_t *bytes)
 {
     uint64_t number;
@@ -95,7 +98,7 @@ static void complain_of(struct reader *reader, const char *name, const char *val
     reader->complain = NULL;
 }
 
-/* The variable's bytes; 0 where it is unset or means no limit. */
+/* Returns the variable's bytes; 0 if it is unset, cannot be read, or means no limit. */
 static uint64_t read_variable(struct reader *reader, const char *name)
 {
     const char *value = reader->environment ? reader->environment(name) : NULL;
@@ -129,8 +132,8 @@ static bool read_device_limits(struct reader *reader, struct limits *limits)
     return limited;
 }
 
-/* Names the group of a container. Containers of a pod share /dev/shm, and those of one user may
- * share it, too. The mount namespace distinguishes the processes of one container from others. */
+/* Names the group of a container. Containers of one pod share /dev/shm, and other containers of one
+ * user may share it, too. The mount namespace tells the processes of one container from others. */
 static void name_container(char group[SETTINGS_NAME_BYTES])
 {
     char link[64];

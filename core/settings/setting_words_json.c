@@ -1,7 +1,8 @@
 /*
- * Describes the value of a setting in words (setting_json.h), by means of the table's sentences.
+ * Describes the value of a setting in words (setting_json.h), with the sentences of the settings
+ * table (settings_table_json.h).
  *
- * Part of libcudapool_config.so and the command.
+ * Part of libcudapool_config.so and the cudapool command.
  */
 #include <stdio.h>
 #include <string.h>
@@ -89,8 +90,8 @@ static void value_in_words(const struct setting *setting, const struct settings 
     snprintf(text, bytes, "%s", number);
 }
 
-/* Writes the sentence with the value in place of %s, which each of the table's sentences has
- * once. */
+/* Writes the sentence to text, with the value in place of %s. Each sentence of the settings table
+ * has %s once. */
 static void fill_in(const char *sentence, const char *value, char *text, size_t bytes)
 {
     const char *gap = strstr(sentence, "%s");

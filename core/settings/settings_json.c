@@ -1,8 +1,9 @@
 /*
- * Reads, checks and writes whole objects of settings (settings_json.h). Where the document collects
- * all errors (document->each), functions go on after an error; otherwise they stop at the first.
+ * Reads, checks and writes whole objects of settings (settings_json.h). If document->each is set,
+ * it receives all errors, and functions go on after an error. Otherwise they stop at the first
+ * error.
  *
- * Part of libcudapool_config.so and the command.
+ * Part of libcudapool_config.so and the cudapool command.
  */
 #include "settings_json.h"
 
@@ -30,7 +31,8 @@ static bool is_group(const char *path)
     return false;
 }
 
-/* Reads the two keys of a file that are not settings. 1 where key is neither, otherwise 0 or -1. */
+/* Reads the two keys of a file that are not settings. Returns 1 if key is neither of them,
+ * otherwise 0 or -1. */
 static int read_file_key(const struct document *document, const char *place, const char *key,
                          const json_t *value)
 {
@@ -43,8 +45,8 @@ static int read_file_key(const struct document *document, const char *place, con
     return document_refuse(document, place, value, "the version that this cudapool reads, 1");
 }
 
-/* Reads one object of the settings. path is its path in the settings, and place that in the
- * document. They differ where the settings are only a part of the document. */
+/* Reads one object of the settings. path is the object's path in the settings. place is its path in
+ * the document. They differ if the settings are only a part of the document. */
 static int read_object(const struct document *document, const char *place, const char *path,
                        const json_t *object, struct settings *settings)
 {
@@ -60,7 +62,7 @@ static int read_object(const struct document *document, const char *place, const
         place_of_key(key_place, place, key);
         place_of_key(key_path, path, key);
         const struct setting *setting = setting_at(key_path);
-        /* A key that contains a point is not taken as a path. */
+        /* A key that contains a dot is unknown: it is not read as a path. */
         bool plain = strchr(key, '.') == NULL;
         int status = 1;
         if (path[0] == '\0')
@@ -78,7 +80,8 @@ static int read_object(const struct document *document, const char *place, const
     return failed == 0 ? 0 : -1;
 }
 
-/* Refuses buckets whose largest size is below the smallest. 0 means that nothing is cached. */
+/* Refuses buckets whose largest size is below the smallest. A largest size of 0 means that nothing
+ * is cached. */
 static int check_buckets(const struct document *document, const char *place, const char *group,
                          const struct bucket_settings *buckets)
 {
@@ -109,7 +112,7 @@ static int check_policy(const struct document *document, const char *place, enum
                          "memory cannot be cut");
 }
 
-/* Checks that a segment consists of whole pages of the driver, and has at least least bytes. */
+/* Checks that a segment's size is a multiple of the driver's page, and not smaller than least. */
 static int check_segment(const struct document *document, const char *place, enum memory_kind kind,
                          const char *name, uint64_t bytes, uint64_t least)
 {
@@ -153,8 +156,8 @@ static int check_group(const struct document *document, const char *place,
                               "limits.group names the group");
 }
 
-/* Refuses a group's limit where neighbours.enabled is false: a process that does not see the others
- * cannot keep to a limit that all of them share. */
+/* Refuses a group's limit if neighbours.enabled is false. A process that does not see the others of
+ * its group cannot obey a limit that all of them share. */
 static int check_group_is_seen(const struct document *document, const char *place,
                                const struct settings *settings)
 {
@@ -166,8 +169,8 @@ static int check_group_is_seen(const struct document *document, const char *plac
                               "allowed is null, unless neighbours.enabled is true");
 }
 
-/* Refuses memory_nodes "pool" without captures.allocate. Memory in place of nodes is kept for
- * graphs in the same way as other memory of captures. */
+/* Refuses memory_nodes "pool" if captures.allocate is false. Memory that replaces a graph's memory
+ * nodes stays with the graph, as memory that a capture allocates does. */
 static int check_memory_nodes(const struct document *document, const char *place,
                               const struct captures_settings *captures)
 {
@@ -247,7 +250,8 @@ int settings_assign(const struct document *document, const char *path, const jso
     return setting_from_json(document, path, setting, value, settings);
 }
 
-/* The object called name in parent, made if it is missing. A borrowed reference. */
+/* Returns a borrowed reference to the object called name in parent, and makes the object if it is
+ * missing. Returns NULL if memory is short. */
 static json_t *object_in(json_t *parent, const char *name)
 {
     json_t *object = json_object_get(parent, name);

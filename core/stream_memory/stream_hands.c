@@ -54,7 +54,7 @@ CUresult stream_block_free_plainly(const struct driver *driver, const struct str
     return result;
 }
 
-/* Moves the bytes from used_bytes to plainly_freed under one lock. */
+/* Moves the requested bytes from used_bytes to plainly_freed while it holds the stream's lock. */
 uint64_t stream_block_begin_plain_free(struct pool *pool, struct stream_block *block,
                                        struct shelf **counted)
 {
@@ -122,7 +122,8 @@ void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t n
     forget_left(pool, block);
 }
 
-/* Like stream_block_left, for a block that no driver call of the pool's has freed. */
+/* Forgets a block that no driver call of the pool has freed. It counts the block as lost, not as
+ * freed. */
 static void lose(struct pool *pool, struct stream_block *block)
 {
     struct shelf *shelf = shelf_of(block);
@@ -146,7 +147,7 @@ void stream_block_gone(struct pool *pool, struct stream_block *block)
     forget_left(pool, block);
 }
 
-/* ---- addresses that the driver has given out again ---- */
+/* ---- blocks that were freed without the pool ---- */
 
 static bool forget_held(struct pool *pool, struct stream_block *block, CUdeviceptr address)
 {
@@ -161,12 +162,12 @@ static bool forget_held(struct pool *pool, struct stream_block *block, CUdevicep
 bool stream_block_let_go(struct pool *pool, CUdeviceptr address)
 {
     struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
-    /* The driver could not free a part, so the program still holds it. */
+    /* The driver cannot free a part, so the program still holds the part. */
     return !block || (!block_is_part(&block->block) && forget_held(pool, block, address));
 }
 
-/* The pool has the block as free, but the driver gave the address out again: so somebody freed it
- * past the pool. */
+/* The pool counts the block as free, but the driver has allocated its address anew. So somebody
+ * freed the block without the pool. */
 static void forget_stale(struct pool *pool, struct stream_block *block, CUdeviceptr address)
 {
     struct shelf *shelf = shelf_of(block);
@@ -186,7 +187,7 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
         stream_block_gone(pool, block);
 }
 
-/* Somebody freed the segment of this record past the pool. */
+/* Forgets the segment of this record, which somebody has freed without the pool. */
 static void lose_segment(struct pool *pool, struct stream_block *record)
 {
     struct shelf *home = stream_part_home(record);
