@@ -178,6 +178,7 @@ bool run_directory_make(const struct figures_settings *figures, struct run_direc
     tidy(base);
     int length =
         snprintf(directory->path, sizeof(directory->path), "%s/" NAME_START "XXXXXX", base);
+    errno = ENAMETOOLONG;
     if (length > 0 && (size_t)length < sizeof(directory->path) &&
         mkdtemp(directory->path) != NULL) {
         directory->lock = lock_directory(directory->path);

@@ -408,17 +408,18 @@ static void shift_times(struct report_device *device, uint64_t nanoseconds)
     shift_exchange(&device->neighbours.left, nanoseconds);
 }
 
-/* Converts times to nanoseconds since the earliest start of a process with samples. Changes nothing
- * if such a process has no start time. */
+/* Converts times to nanoseconds since the earliest start. A process without a start time keeps its
+ * own. */
 static void align_histories(struct summary *summary)
 {
     uint64_t first = UINT64_MAX;
 
     for (size_t i = 0; i < summary->device_count; i++)
-        if (summary->devices[i].device.sample_count > 0 && summary->devices[i].started < first)
+        if (summary->devices[i].started != 0 && summary->devices[i].started < first)
             first = summary->devices[i].started;
-    for (size_t i = 0; i < summary->device_count && first != 0; i++)
-        shift_times(&summary->devices[i].device, summary->devices[i].started - first);
+    for (size_t i = 0; i < summary->device_count; i++)
+        if (summary->devices[i].started != 0)
+            shift_times(&summary->devices[i].device, summary->devices[i].started - first);
 }
 
 static int join_same_devices(struct summary *summary)

@@ -23,4 +23,11 @@ static inline uint64_t rest_of(uint64_t all, uint64_t part)
     return all > part ? all - part : 0;
 }
 
+/* Returns a + b; UINT64_MAX if the sum is too large for 64 bits. The counters of a hostile file, or
+ * of a very long run, may be that large. */
+static inline uint64_t saturating_sum(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
 #endif

@@ -7,17 +7,10 @@
 #ifndef CUDAPOOL_CORE_READABLE_H
 #define CUDAPOOL_CORE_READABLE_H
 
-#include <stdint.h>
+#include "core/base/numbers.h"
 
 /* Enough for everything that this module writes. */
 #define READABLE_BYTES 32
-
-/* Returns a + b; UINT64_MAX if the sum is too large for 64 bits. The counters of a hostile file, or
- * of a very long run, may be that large. */
-static inline uint64_t saturating_sum(uint64_t a, uint64_t b)
-{
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
 
 /* A size: "1.5 GiB". */
 void readable_bytes(uint64_t bytes, char cell[READABLE_BYTES]);

@@ -132,7 +132,7 @@ static void add_wishes(struct board *board, unsigned index, uint64_t token, cons
         if (kind == BOARD_TELL)
             continue;
         note_seen(board, &(struct board_seen){index, i, token, number});
-        wish->bytes = kind == BOARD_TRIM ? UINT64_MAX : board_sum(wish->bytes, left_of(entry));
+        wish->bytes = kind == BOARD_TRIM ? UINT64_MAX : saturating_sum(wish->bytes, left_of(entry));
     }
 }
 
@@ -153,7 +153,7 @@ static void take_of(struct board *board, unsigned index, const uint64_t uuid[2],
     board_probe_end(&probe);
     if (!lives)
         return;
-    wish->bytes = board_sum(wish->bytes, its.bytes);
+    wish->bytes = saturating_sum(wish->bytes, its.bytes);
     wish->trim = wish->trim || its.trim;
     wish->tell = wish->tell || its.tell;
 }

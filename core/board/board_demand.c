@@ -72,7 +72,7 @@ static uint64_t all_of(const struct board_candidate *candidate)
 {
     uint64_t sum = 0;
     for (int sort = 0; sort < BOARD_SORTS; sort++)
-        sum = board_sum(sum, candidate->has[sort]);
+        sum = saturating_sum(sum, candidate->has[sort]);
     return sum;
 }
 
@@ -80,7 +80,7 @@ static uint64_t sum_of_all(const struct board_candidate *candidates, unsigned co
 {
     uint64_t sum = 0;
     for (unsigned i = 0; i < count; i++)
-        sum = board_sum(sum, all_of(&candidates[i]));
+        sum = saturating_sum(sum, all_of(&candidates[i]));
     return sum;
 }
 
@@ -109,7 +109,7 @@ static void ask_the_others(struct board_candidate *candidates, unsigned count, u
 {
     for (unsigned i = 0; i < count && bytes > 0 && room > 0; i++) {
         room -= candidates[i].asked == 0;
-        candidates[i].asked = board_sum(candidates[i].asked, bytes);
+        candidates[i].asked = saturating_sum(candidates[i].asked, bytes);
     }
 }
 
@@ -191,7 +191,8 @@ static uint64_t given_by(const struct board_slot *slot, const uint64_t uuid[2])
     for (uint32_t i = 0; i < count && i < BOARD_DEVICES; i++) {
         const struct board_slot_device *device = &slot->devices[i];
         if (is_every_device(uuid) || board_is_uuid(device->uuid, uuid))
-            given = board_sum(given, atomic_load_explicit(&device->given, memory_order_relaxed));
+            given =
+                saturating_sum(given, atomic_load_explicit(&device->given, memory_order_relaxed));
     }
     return given;
 }
@@ -331,8 +332,8 @@ static void read_target(const struct board_demand *demand, struct board_target *
         if (!is_every_device(demand->uuid) && board_find_device(slot, demand->uuid) != (int)i)
             continue;
         struct board_bytes bytes = board_bytes_to_have(slot, i, demand->device_total, listens);
-        pending = board_sum(pending, bytes.pending);
-        in_order = board_sum(in_order, bytes.in_order);
+        pending = saturating_sum(pending, bytes.pending);
+        in_order = saturating_sum(in_order, bytes.in_order);
     }
     /* A giving process counts bytes as given before it stops publishing them as pending. So this
      * reads pending first. */
@@ -452,9 +453,9 @@ struct board_progress board_demand_look(struct board_demand *demand)
     demand->has_waited = true;
     for (unsigned i = 0; i < demand->count; i++) {
         const struct board_target *target = &demand->targets[i];
-        progress.given = board_sum(progress.given, target->given);
-        progress.pending = board_sum(progress.pending, target->pending);
-        progress.in_order = board_sum(progress.in_order, target->in_order);
+        progress.given = saturating_sum(progress.given, target->given);
+        progress.pending = saturating_sum(progress.pending, target->pending);
+        progress.in_order = saturating_sum(progress.in_order, target->in_order);
         progress.silent += target->silent && !target->answered;
     }
     progress.asked = demand->count;

@@ -80,15 +80,15 @@ static void add_member(struct sums *sums, const struct board *board, unsigned in
     uint64_t raised = atomic_load_explicit(&member->tentative, memory_order_seq_cst);
     uint64_t held = atomic_load_explicit(&member->held, memory_order_seq_cst);
     uint64_t token = atomic_load_explicit(&board->map->slots[index].token, memory_order_relaxed);
-    sums->held = board_sum(sums->held, held);
+    sums->held = saturating_sum(sums->held, held);
     sums->fingerprint = (sums->fingerprint ^ held ^ index) * UINT64_C(0x9e3779b97f4a7c15);
     if (index == board->slot || raised == 0)
         return;
     if (board_was_silent(board->stuck, token, now)) {
-        sums->held = board_sum(sums->held, raised);
+        sums->held = saturating_sum(sums->held, raised);
         return;
     }
-    sums->raised = board_sum(sums->raised, raised);
+    sums->raised = saturating_sum(sums->raised, raised);
     sums->rival_below = sums->rival_below || index < board->slot;
 }
 
@@ -219,8 +219,8 @@ static enum verdict look(struct attempt *attempt)
 {
     uint64_t now = monotonic_now();
     struct sums sums = sum_group(attempt->board, attempt->device, now);
-    uint64_t certain = board_sum(sums.held, attempt->bytes);
-    if (board_sum(certain, sums.raised) <= attempt->limit)
+    uint64_t certain = saturating_sum(sums.held, attempt->bytes);
+    if (saturating_sum(certain, sums.raised) <= attempt->limit)
         return WITHIN;
     if (certain > attempt->limit)
         return is_surely_over(attempt, &sums) ? OVER : AGAIN;
@@ -234,7 +234,7 @@ static bool take_alone(struct board *board, int device, uint64_t bytes, uint64_t
     board_word *held = &board->held[device];
     uint64_t before = atomic_load_explicit(held, memory_order_relaxed);
     do
-        if (board_sum(before, bytes) > limit)
+        if (saturating_sum(before, bytes) > limit)
             return false;
     while (!atomic_compare_exchange_weak_explicit(held, &before, before + bytes,
                                                   memory_order_relaxed, memory_order_relaxed));

@@ -93,7 +93,7 @@ struct board_bytes board_bytes_to_have(const struct board_slot *slot, unsigned p
     if (bytes.cached <= BOARD_NEARLY_NOTHING)
         bytes.cached = 0;
     if (listens == BOARD_ENDS)
-        return bytes_at_end(slot, place, total, board_sum(bytes.cached, bytes.pending));
+        return bytes_at_end(slot, place, total, saturating_sum(bytes.cached, bytes.pending));
     return bytes;
 }
 

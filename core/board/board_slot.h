@@ -11,11 +11,6 @@
 #include "board_state.h"
 #include "core/base/numbers.h"
 
-static inline uint64_t board_sum(uint64_t a, uint64_t b)
-{
-    return a + b < a ? UINT64_MAX : a + b;
-}
-
 /* Returns the number of slots that a reader must look at. */
 unsigned board_slots(const struct board *board);
 

@@ -142,9 +142,9 @@ struct board_bytes board_others(struct board *board, int device, uint64_t device
     for (unsigned i = 0; i < slots; i++) {
         struct board_bytes its =
             had_of(board, i, board->uuids[device], device_total, of_group, now);
-        sum.cached = board_sum(sum.cached, its.cached);
-        sum.pending = board_sum(sum.pending, its.pending);
-        sum.in_order = board_sum(sum.in_order, its.in_order);
+        sum.cached = saturating_sum(sum.cached, its.cached);
+        sum.pending = saturating_sum(sum.pending, its.pending);
+        sum.in_order = saturating_sum(sum.in_order, its.in_order);
     }
     return sum;
 }

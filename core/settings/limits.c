@@ -90,7 +90,7 @@ static void complain_of(struct reader *reader, const char *name, const char *val
         return;
     snprintf(
         line, sizeof line,
-        "%s: found \"%.64s\", allowed are at least 1 MiB as bytes, or a number with k, m or g; "
+        "%s: found \"%.64s\", allowed are at least 1 MiB as bytes, or a number with k, m, g or t; "
         "the program runs without this limit",
         name, value);
     make_printable(line, sizeof line);

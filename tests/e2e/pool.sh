@@ -115,7 +115,7 @@ on_pool CUDAPOOL_REPORT=none GPU_MEMORY_LIMIT=12 CUDA_DEVICE_MEMORY_LIMIT_0=lots
     >"$work/output" 2>"$work/stderr"
 expect "a limit that cannot be read is none" test $? -eq 0
 expect_lines "and one line says so" "$work/stderr" \
-    'cudapool: GPU_MEMORY_LIMIT: found "12", allowed are at least 1 MiB as bytes, or a number with k, m or g; the program runs without this limit'
+    'cudapool: GPU_MEMORY_LIMIT: found "12", allowed are at least 1 MiB as bytes, or a number with k, m, g or t; the program runs without this limit'
 
 use_device '"caps": {"cached": "4MiB"}'
 expect_memory cap_bytes

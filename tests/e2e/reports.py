@@ -215,6 +215,12 @@ def test_merging():
     unknown = with_history(report({MIB: bucket(90, MIB)}, pid=3), 0, [7], [5])
     times = json.loads(cudapool("--merge", "--format", "json", write(earlier), write(unknown)))["devices"][0]["history"]["nanoseconds"]
     expect("a process that does not say when it started counts from its own start", times == [7, 8, 10, 20, 30], times)
+    given = [report({MIB: bucket(90, MIB)}, pid=pid) for pid in (1, 2)]
+    for content, start, last in zip(given, (1000, 1015), (50, 45)):
+        content["process"]["started_nanoseconds"] = start
+        content["devices"][0]["neighbours"]["given"] = exchange(MIB, 1, last)
+    last = json.loads(cudapool("--merge", "--format", "json", *map(write, given)))["devices"][0]["neighbours"]["given"]["last_nanoseconds"]
+    expect("without histories, too, times count from the first start", last == 60, last)
     text = cudapool("--merge", one, other, far, second)
     expect("the table says how many", text.startswith("cudapool: ran 2.5 s: 4 processes on 2 hosts, 3 devices\n"), text)
     expect("and what shared peaks are", "peak at most" in text and "need not have come at one time" in text, text)

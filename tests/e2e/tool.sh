@@ -198,7 +198,7 @@ expect "for the container alone" 0 '^ +On each device all processes of the conta
 printf '{"neighbours": {"enabled": false}}' >"$here/limits.json"
 expect "or for the process alone" 0 '^ +On each device the process may hold 3 GiB' '' env GPU_MEMORY_LIMIT=3g "$cudapool" check "$here/limits.json"
 expect "check refuses a limit that cannot be read" 2 'valid' \
-    '^cudapool: CUDA_DEVICE_MEMORY_LIMIT_3: found "12", allowed are at least 1 MiB as bytes, or a number with k, m or g; the program runs without this limit$' \
+    '^cudapool: CUDA_DEVICE_MEMORY_LIMIT_3: found "12", allowed are at least 1 MiB as bytes, or a number with k, m, g or t; the program runs without this limit$' \
     env CUDA_DEVICE_MEMORY_LIMIT_3=12 "$cudapool" check default
 one_line_of_stderr "and says so once"
 expect "check says what a group may hold" 0 '^ +All processes of the group together may hold 1 GiB on each device' '' \

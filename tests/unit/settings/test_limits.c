@@ -143,9 +143,10 @@ Test(limits, what_cannot_be_read_is_told_and_ignored)
         cr_expect_not_null(strstr(complaint, values[i]), "%s", complaint);
     }
     bytes_of("12");
-    cr_expect_str_eq(complaint, "GPU_MEMORY_LIMIT: found \"12\", allowed are at least 1 MiB as "
-                                "bytes, or a number with k, m or g; the program runs without this "
-                                "limit");
+    cr_expect_str_eq(complaint,
+                     "GPU_MEMORY_LIMIT: found \"12\", allowed are at least 1 MiB as "
+                     "bytes, or a number with k, m, g or t; the program runs without this "
+                     "limit");
 }
 
 Test(limits, of_many_bad_values_one_is_told_in_one_line)
