@@ -475,8 +475,8 @@ $(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencie
 	$(say) CC $<
 	$(Q)$(filter-out -fsanitize=%,$(COMPILE)) $(TEST_FLAGS) -fPIC -shared $< $(filter %.o,$^) -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
 
-# It finds its way into a program as the pool does.
-$(BUILD)/tests/bench/librecord.so: $(BUILD)/obj/shim/dlsym.o $(BUILD)/obj/shim/lookup.o
+# They find their way into a program as the pool does.
+$(addprefix $(BUILD)/tests/bench/,librecord.so libfloor.so): tests/bench/replaced.h $(BUILD)/obj/shim/dlsym.o $(BUILD)/obj/shim/lookup.o
 
 # Copied, so that the directory can be taken to a machine that has none.
 $(BUILD)/tests/bench/libmimalloc.so.2: $(MIMALLOC)

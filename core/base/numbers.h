@@ -27,7 +27,7 @@ static inline uint64_t rest_of(uint64_t all, uint64_t part)
  * of a very long run, may be that large. */
 static inline uint64_t saturating_sum(uint64_t a, uint64_t b)
 {
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+    return a + b < a ? UINT64_MAX : a + b;
 }
 
 #endif

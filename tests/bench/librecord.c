@@ -9,10 +9,6 @@
  * the process, or after so many events (30000). A program may call bench_record_mark(), which it
  * looks up, where one of its steps begins: what lies between the first and the last mark is what a
  * replay repeats.
- *
- * How the program's lookups get here is the pool's own way (shim/dlsym.c and shim/lookup.c are part
- * of this object): a lookup is answered by the real resolver, and its answer replaced where it is
- * the driver's address of a function that is recorded.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,16 +19,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "shim/entries.h"
-#include "shim/glibc_compat.h"
-#include "shim/lookup.h"
-#include "shim/real_driver.h"
-
 #include "../driver_api.h"
 
 enum { FIRST_SLOTS = 1024, MAX_STREAMS = 4096, DEFAULT_LIMIT = 30000 };
 
-/* name, parameters, arguments: what is recorded, and the lookups that lead to it. */
+/* name, parameters, arguments. */
 #define LAUNCH_PARAMETERS                                                                          \
     (CUfunction f, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,             \
      unsigned int by, unsigned int bz, unsigned int shared, CUstream stream, void **parameters,    \
@@ -46,10 +37,7 @@ enum { FIRST_SLOTS = 1024, MAX_STREAMS = 4096, DEFAULT_LIMIT = 30000 };
     (const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra)
 #define LAUNCH_EX_ARGUMENTS (config, f, parameters, extra)
 
-#define RECORDED(F)                                                                                \
-    F(cuGetProcAddress, (const char *symbol, void **function, int version, cuuint64_t flags))      \
-    F(cuGetProcAddress_v2, (const char *symbol, void **function, int version, cuuint64_t flags,    \
-                            CUdriverProcAddressQueryResult *status))                               \
+#define REPLACED(F)                                                                                \
     F(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))                                        \
     F(cuMemAllocPitch_v2,                                                                          \
       (CUdeviceptr * address, size_t * pitch, size_t width, size_t height, unsigned int element))  \
@@ -68,111 +56,8 @@ enum { FIRST_SLOTS = 1024, MAX_STREAMS = 4096, DEFAULT_LIMIT = 30000 };
     F(cuStreamSynchronize_ptsz, (CUstream stream))                                                 \
     F(cuCtxSynchronize, (void))
 
-enum recorded {
-#define F(name, parameters) RECORDED_##name,
-    RECORDED(F)
-#undef F
-        RECORDED_COUNT
-};
-
-static const char *const names[RECORDED_COUNT] = {
-#define F(name, parameters) #name,
-    RECORDED(F)
-#undef F
-};
-
-struct driver_functions {
-#define F(name, parameters) CUresult(*name) parameters;
-    RECORDED(F)
-#undef F
-};
-
-#define F(name, parameters) HIDDEN CUresult record_##name parameters;
-RECORDED(F)
-#undef F
-
-static void *const hooks[RECORDED_COUNT] = {
-#define F(name, parameters) (void *)record_##name,
-    RECORDED(F)
-#undef F
-};
-
-/* --- the real driver --------------------------------------------------------------------------*/
-
-union driver_table {
-    struct driver_functions call;
-    void *address[RECORDED_COUNT];
-};
-
-/* Release where it is published, acquire where it is read; never freed. */
-static _Atomic(union driver_table *) published;
-
-static CUresult function_is_missing(void)
-{
-    return CUDA_ERROR_NOT_FOUND;
-}
-
-static union driver_table *look_up(void *library)
-{
-    union driver_table *found = calloc(1, sizeof *found), *faster = NULL;
-    if (found == NULL)
-        abort();
-    for (int i = 0; i < RECORDED_COUNT; i++) {
-        found->address[i] = glibc_dlsym()(library, names[i]);
-        if (found->address[i] == NULL)
-            found->address[i] = (void *)function_is_missing;
-    }
-    (void)dlerror();
-    if (atomic_compare_exchange_strong_explicit(&published, &faster, found, memory_order_acq_rel,
-                                                memory_order_acquire))
-        return found;
-    free(found);
-    return faster;
-}
-
-static union driver_table *loaded_driver(void)
-{
-    union driver_table *driver = atomic_load_explicit(&published, memory_order_acquire);
-    if (driver == NULL) {
-        void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-        driver = library != NULL ? look_up(library) : NULL;
-    }
-    return driver;
-}
-
-/* Of a program that has called one of our functions, so that there is one. */
-static const struct driver_functions *real(void)
-{
-    union driver_table *driver = loaded_driver();
-    if (driver == NULL) {
-        fprintf(stderr, "record: the program uses a driver that is not libcuda.so.1\n");
-        abort();
-    }
-    return &driver->call;
-}
-
-static void *replaced(void *address)
-{
-    const union driver_table *driver = loaded_driver();
-    if (driver == NULL || address == NULL || address == (void *)function_is_missing)
-        return address;
-    for (int i = 0; i < RECORDED_COUNT; i++)
-        if (driver->address[i] == address)
-            return hooks[i];
-    return address;
-}
-
-/* dlsym.c asks these two. */
-bool driver_has(enum entry entry)
-{
-    (void)entry;
-    return loaded_driver() != NULL;
-}
-
-void *dlsym_of_driver(void *handle, const char *name)
-{
-    return replaced(next_dlsym()(handle, name));
-}
+#define PRELOAD "record"
+#include "replaced.h"
 
 /* --- the trace --------------------------------------------------------------------------------*/
 
@@ -433,37 +318,15 @@ __attribute__((destructor)) static void the_process_ends(void)
 
 /* --- the functions ----------------------------------------------------------------------------*/
 
-#define RECORD(name, parameters)                                                                   \
-    extern CUresult name parameters                                                                \
-        __attribute__((alias("record_" #name), visibility("default")));                            \
-    CUresult record_##name parameters
-
-RECORD(cuGetProcAddress, (const char *symbol, void **function, int version, cuuint64_t flags))
-{
-    CUresult result = real()->cuGetProcAddress(symbol, function, version, flags);
-    if (result == CUDA_SUCCESS && function != NULL)
-        *function = replaced(*function);
-    return result;
-}
-
-RECORD(cuGetProcAddress_v2, (const char *symbol, void **function, int version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult *status))
-{
-    CUresult result = real()->cuGetProcAddress_v2(symbol, function, version, flags, status);
-    if (result == CUDA_SUCCESS && function != NULL)
-        *function = replaced(*function);
-    return result;
-}
-
-RECORD(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))
+REPLACE(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))
 {
     CUresult result = real()->cuMemAlloc_v2(address, bytes);
     allocated(result, result == CUDA_SUCCESS ? *address : 0, bytes);
     return result;
 }
 
-RECORD(cuMemAllocPitch_v2,
-       (CUdeviceptr * address, size_t *pitch, size_t width, size_t height, unsigned int element))
+REPLACE(cuMemAllocPitch_v2,
+        (CUdeviceptr * address, size_t *pitch, size_t width, size_t height, unsigned int element))
 {
     CUresult result = real()->cuMemAllocPitch_v2(address, pitch, width, height, element);
     allocated(result, result == CUDA_SUCCESS ? *address : 0,
@@ -471,20 +334,20 @@ RECORD(cuMemAllocPitch_v2,
     return result;
 }
 
-RECORD(cuMemFree_v2, (CUdeviceptr address))
+REPLACE(cuMemFree_v2, (CUdeviceptr address))
 {
     frees(address);
     return real()->cuMemFree_v2(address);
 }
 
-RECORD(cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream))
+REPLACE(cuMemAllocAsync, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
     CUresult result = real()->cuMemAllocAsync(address, bytes, stream);
     allocated_in_stream(result, result == CUDA_SUCCESS ? *address : 0, bytes, stream);
     return result;
 }
 
-RECORD(cuMemAllocAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream))
+REPLACE(cuMemAllocAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUstream stream))
 {
     CUresult result = real()->cuMemAllocAsync_ptsz(address, bytes, stream);
     allocated_in_stream(result, result == CUDA_SUCCESS ? *address : 0, bytes,
@@ -492,67 +355,67 @@ RECORD(cuMemAllocAsync_ptsz, (CUdeviceptr * address, size_t bytes, CUstream stre
     return result;
 }
 
-RECORD(cuMemFreeAsync, (CUdeviceptr address, CUstream stream))
+REPLACE(cuMemFreeAsync, (CUdeviceptr address, CUstream stream))
 {
     frees_in_stream(address, stream);
     return real()->cuMemFreeAsync(address, stream);
 }
 
-RECORD(cuMemFreeAsync_ptsz, (CUdeviceptr address, CUstream stream))
+REPLACE(cuMemFreeAsync_ptsz, (CUdeviceptr address, CUstream stream))
 {
     frees_in_stream(address, of_this_thread(stream));
     return real()->cuMemFreeAsync_ptsz(address, stream);
 }
 
-RECORD(cuLaunchKernel, LAUNCH_PARAMETERS)
+REPLACE(cuLaunchKernel, LAUNCH_PARAMETERS)
 {
     launches(stream);
     return real()->cuLaunchKernel LAUNCH_ARGUMENTS;
 }
 
-RECORD(cuLaunchKernel_ptsz, LAUNCH_PARAMETERS)
+REPLACE(cuLaunchKernel_ptsz, LAUNCH_PARAMETERS)
 {
     launches(of_this_thread(stream));
     return real()->cuLaunchKernel_ptsz LAUNCH_ARGUMENTS;
 }
 
-RECORD(cuLaunchCooperativeKernel, COOPERATIVE_PARAMETERS)
+REPLACE(cuLaunchCooperativeKernel, COOPERATIVE_PARAMETERS)
 {
     launches(stream);
     return real()->cuLaunchCooperativeKernel COOPERATIVE_ARGUMENTS;
 }
 
-RECORD(cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS)
+REPLACE(cuLaunchCooperativeKernel_ptsz, COOPERATIVE_PARAMETERS)
 {
     launches(of_this_thread(stream));
     return real()->cuLaunchCooperativeKernel_ptsz COOPERATIVE_ARGUMENTS;
 }
 
-RECORD(cuLaunchKernelEx, LAUNCH_EX_PARAMETERS)
+REPLACE(cuLaunchKernelEx, LAUNCH_EX_PARAMETERS)
 {
     launches(config->hStream);
     return real()->cuLaunchKernelEx LAUNCH_EX_ARGUMENTS;
 }
 
-RECORD(cuLaunchKernelEx_ptsz, LAUNCH_EX_PARAMETERS)
+REPLACE(cuLaunchKernelEx_ptsz, LAUNCH_EX_PARAMETERS)
 {
     launches(of_this_thread(config->hStream));
     return real()->cuLaunchKernelEx_ptsz LAUNCH_EX_ARGUMENTS;
 }
 
-RECORD(cuStreamSynchronize, (CUstream stream))
+REPLACE(cuStreamSynchronize, (CUstream stream))
 {
     waits_for_stream(stream);
     return real()->cuStreamSynchronize(stream);
 }
 
-RECORD(cuStreamSynchronize_ptsz, (CUstream stream))
+REPLACE(cuStreamSynchronize_ptsz, (CUstream stream))
 {
     waits_for_stream(of_this_thread(stream));
     return real()->cuStreamSynchronize_ptsz(stream);
 }
 
-RECORD(cuCtxSynchronize, (void))
+REPLACE(cuCtxSynchronize, (void))
 {
     writes_line("c\n");
     return real()->cuCtxSynchronize();

@@ -54,6 +54,17 @@ expect_account "recorded from threads" "$work/threads" "36 blocks, 0 left, 39 la
 record "$work/limited" BENCH_RECORD_LIMIT=20 -- "$roundtrip" linked >"$work/output" 2>&1
 expect_account "recorded up to a limit" "$work/limited" "20 blocks, 20 left, 0 launches, 1 threads"
 
+# --- the floor ------------------------------------------------------------------------------------
+
+on_floor() { # variables..., -- program arguments
+    on_driver FLOOR_BYTES=$((1 << 30)) "LD_PRELOAD=$first_of_all$bench/libfloor.so" "$@"
+}
+asks_once=SIMCUDA_FAULTS=cuMemAlloc_v2=CUDA_ERROR_OUT_OF_MEMORY@2+
+expect "a program runs on the floor, which asks the driver once" \
+    on_floor SIMCUDA_MEMORY=2GiB $asks_once -- "$BUILD/tests/gpu/overlap" threads=1 rounds=10 us=20
+expect "without room for the floor, on the driver" \
+    on_floor SIMCUDA_MEMORY=1GiB -- "$BUILD/tests/gpu/overlap" threads=1 rounds=10 us=20
+
 # --- the worker, and the comparison ---------------------------------------------------------------
 
 worker() { # allocator, command
