@@ -476,7 +476,7 @@ $(LIBRARIES): $(BUILD)/%.so: %.c $(SIM) tests/kernels.ptx Makefile | dependencie
 	$(Q)$(filter-out -fsanitize=%,$(COMPILE)) $(TEST_FLAGS) -fPIC -shared $< $(filter %.o,$^) -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
 
 # They find their way into a program as the pool does.
-$(addprefix $(BUILD)/tests/bench/,librecord.so libfloor.so): tests/bench/replaced.h $(BUILD)/obj/shim/dlsym.o $(BUILD)/obj/shim/lookup.o
+$(addprefix $(BUILD)/tests/bench/,librecord.so libfloor.so libtimes.so): tests/bench/replaced.h $(BUILD)/obj/shim/dlsym.o $(BUILD)/obj/shim/lookup.o
 
 # Copied, so that the directory can be taken to a machine that has none.
 $(BUILD)/tests/bench/libmimalloc.so.2: $(MIMALLOC)

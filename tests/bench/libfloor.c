@@ -3,10 +3,12 @@
  * faster than. It is not safe: memory is used again without a look at the GPU's work, which is
  * right only in a program that does all of it on one stream of one device.
  *
- *   LD_PRELOAD=libfloor.so [FLOOR_BYTES=N] PROGRAM
+ *   LD_PRELOAD=libfloor.so [FLOOR_BYTES=N] [FLOOR_COLD=N] PROGRAM
  *
  * The first allocation takes FLOOR_BYTES (16 GiB) of the driver. Everything else comes out of them,
- * in sizes of four to a doubling; what they have no room for is the driver's.
+ * in sizes of four to a doubling; what they have no room for is the driver's. What was freed last
+ * is used first. With FLOOR_COLD the program gets new memory until it has had N bytes, and from
+ * then on of each size what was freed longest ago: it sees what cold memory costs.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,9 +31,9 @@ enum { GRANULE_BITS = 9, CLASSES = 256 };
 static struct {
     pthread_mutex_t lock; /* guards all that is here */
     CUdeviceptr start;
-    uint64_t granules, used;
+    uint64_t granules, used, cold;
     uint32_t *told;
-    uint32_t first[CLASSES]; /* of each class's list of free blocks */
+    uint32_t first[CLASSES], last[CLASSES]; /* of each class's list of free blocks */
 } arena = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* The class of that many granules, which become as many as its blocks have: (4 + n) * 2^k. */
@@ -45,15 +47,21 @@ static unsigned class_of(uint64_t *granules)
     return 4 * doubling + (unsigned)(*granules >> doubling);
 }
 
+static size_t told_bytes(const char *variable, size_t otherwise)
+{
+    const char *told = getenv(variable);
+    return told != NULL ? strtoul(told, NULL, 10) : otherwise;
+}
+
 /* Takes the arena from the driver, once. */
 static bool has_arena(void)
 {
     static bool tried;
     if (!tried) {
-        const char *told = getenv("FLOOR_BYTES");
-        size_t bytes = told != NULL ? strtoul(told, NULL, 10) : UINT64_C(16) << 30;
-        tried = true;
+        size_t bytes = told_bytes("FLOOR_BYTES", UINT64_C(16) << 30);
         uint64_t granules = bytes >> GRANULE_BITS;
+        tried = true;
+        arena.cold = told_bytes("FLOOR_COLD", 0) >> GRANULE_BITS;
         void *table = mmap(NULL, (granules + 1) * sizeof *arena.told, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (table != MAP_FAILED && real()->cuMemAlloc_v2(&arena.start, bytes) == CUDA_SUCCESS) {
@@ -70,7 +78,7 @@ static uint64_t take(uint64_t granules)
 {
     unsigned class = class_of(&granules);
     uint64_t at = arena.first[class];
-    if (at != 0) {
+    if (at != 0 && arena.used >= arena.cold) {
         arena.first[class] = arena.told[at];
     } else if (granules <= arena.granules - arena.used) {
         at = arena.used;
@@ -79,6 +87,19 @@ static uint64_t take(uint64_t granules)
     if (at != 0)
         arena.told[at] = class;
     return at;
+}
+
+/* Puts a block into its class's list: before the others, or behind them where memory is cold. */
+static void put(unsigned class, uint32_t at)
+{
+    if (arena.cold == 0 || arena.first[class] == 0) {
+        arena.told[at] = arena.first[class];
+        arena.first[class] = at;
+    } else {
+        arena.told[at] = 0;
+        arena.told[arena.last[class]] = at;
+    }
+    arena.last[class] = at;
 }
 
 REPLACE(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))
@@ -99,11 +120,8 @@ REPLACE(cuMemFree_v2, (CUdeviceptr address))
     pthread_mutex_lock(&arena.lock);
     uint64_t at = (address - arena.start) >> GRANULE_BITS;
     bool ours = address > arena.start && at < arena.used;
-    if (ours) {
-        unsigned class = arena.told[at];
-        arena.told[at] = arena.first[class];
-        arena.first[class] = (uint32_t)at;
-    }
+    if (ours)
+        put(arena.told[at], (uint32_t)at);
     pthread_mutex_unlock(&arena.lock);
     return ours ? CUDA_SUCCESS : real()->cuMemFree_v2(address);
 }

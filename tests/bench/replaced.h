@@ -2,11 +2,12 @@
  * The way of a preload object into a program, for objects that replace a few functions of the
  * driver. Before this file is included, REPLACED(F) lists them as F(name, parameters), and PRELOAD
  * is the object's name in messages. After it, REPLACE(name, parameters) { ... } defines each, and
- * real()->name calls the driver's.
+ * real()->name calls what the program would have called without the object: the driver's, or that
+ * of a preload that comes later.
  *
  * Lookups arrive as the pool's do: shim/dlsym.c and shim/lookup.c are part of the object. The real
- * resolver answers a lookup. If its answer is the driver's address of a listed function, the
- * program gets ours.
+ * resolver answers a lookup. If its answer is the address of a listed function, the program
+ * gets ours.
  */
 #ifndef CUDAPOOL_BENCH_REPLACED_H
 #define CUDAPOOL_BENCH_REPLACED_H
@@ -81,7 +82,7 @@ static union driver_table *look_up(void *library)
     if (found == NULL)
         abort();
     for (int i = 0; i < REPLACED_COUNT; i++) {
-        found->address[i] = glibc_dlsym()(library, replacements[i].name);
+        found->address[i] = next_dlsym()(library, replacements[i].name);
         if (found->address[i] == NULL)
             found->address[i] = (void *)function_is_missing;
     }

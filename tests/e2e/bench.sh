@@ -65,6 +65,17 @@ expect "a program runs on the floor, which asks the driver once" \
 expect "without room for the floor, on the driver" \
     on_floor SIMCUDA_MEMORY=1GiB -- "$BUILD/tests/gpu/overlap" threads=1 rounds=10 us=20
 
+expect "cold memory comes first" on_floor SIMCUDA_MEMORY=2GiB $asks_once FLOOR_COLD=$((16 << 20)) -- \
+    "$BUILD/tests/gpu/overlap" threads=1 rounds=40 us=20
+
+# --- the time in calls ----------------------------------------------------------------------------
+
+on_driver "LD_PRELOAD=$first_of_all$bench/libtimes.so:$PRELOAD" TIMES_REPORT="$work/times" -- \
+    "$BUILD/tests/e2e/interposition_roundtrip" lookup >"$work/output" 2>&1
+count='\{"calls": 480, "nanoseconds": [0-9]+, "long_calls": [0-9]+, "long_nanoseconds": [0-9]+\}'
+expect_lines "calls are counted, in front of the pool" "$work/times" \
+    "\{\"cuMemAlloc_v2\": $count, \"cuMemFree_v2\": $count\}"
+
 # --- the worker, and the comparison ---------------------------------------------------------------
 
 worker() { # allocator, command

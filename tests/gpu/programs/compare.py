@@ -14,6 +14,8 @@ run   starts fresh processes, one at a time, on the same cores. A round of a pro
       time, on the other cores.
       --with adds a variant of the pool, by environment variables: split={"CUDAPOOL_CONFIG": "..."}; or
       of the framework's own caching, where its name begins with own-: own-fences={"PROGRAM_FENCES": "3"}
+      With tests/bench/libtimes.so in front of a variant's LD_PRELOAD, the table has its time in cuMemAlloc and
+      cuMemFree; tests/bench/libfloor.so in place of the pool is what no pool can be faster than.
       Programs whose hash is in set_aside.sha256 run with --set-aside alone. Their hash must be right.
 table prints a row for each program, the slowest with the pool first, and what the columns are.
 """
@@ -107,6 +109,13 @@ def first(steps):
     return sum(steps[:FIRST])
 
 
+def in_calls(records, variant):
+    """Milliseconds a step in cuMemAlloc and cuMemFree, the median of the processes that timed them."""
+    found = [sum(call["nanoseconds"] for call in r["calls"].values()) / 1e6 / (len(r["steps_ms"]) - FIRST)
+             for r in records if r["variant"] == variant and r.get("calls") and len(r["steps_ms"]) > FIRST]
+    return statistics.median(found) if found else None
+
+
 def summary(records):
     """All that is known of one program."""
     variants = sorted({r["variant"] for r in records})
@@ -127,6 +136,7 @@ def summary(records):
         "pool/own": compared("pool", "own"),
         "first steps, pool/own": compared("pool", "own", first),
         "plain/own": compared("plain", "own"),
+        "ms in calls": {name: found for name in variants if (found := in_calls(records, name)) is not None},
         "others/own": {name: compared(name, "own") for name in variants if name not in ("plain", "own", "pool")},
         "same": {name: ratio(times(records, name, steady, "b"), times(records, name, steady, "a"))
                  for name in ("own", "pool")},
@@ -183,6 +193,7 @@ def row(name, found):
         found["results"],
     ]
     cells += [f"{other} {shown(interval)}" for other, interval in found["others/own"].items()]
+    cells += [f"{other}: {took:.3g} ms a step in calls" for other, took in found["ms in calls"].items()]
     return "| " + " | ".join(cells) + " |"
 
 
@@ -289,7 +300,7 @@ class Measurement:
         name, variant, part, number = task
         report = os.path.join(self.options.reports, f"{name}_{variant}_{part}_{number}.json")
         environment = {
-            **self.environments[variant], "PROGRAM_WAIT": "1", "CUDAPOOL_REPORT": report,
+            **self.environments[variant], "PROGRAM_WAIT": "1", "CUDAPOOL_REPORT": report, "TIMES_REPORT": report + ".times",
             "OMP_NUM_THREADS": str(len(self.options.cores)), "HF_HUB_OFFLINE": "1",
         }
         worker = workers.Worker(f"{name}, {variant}", sys.executable, os.path.join(HERE, name + ".py"),
@@ -306,7 +317,7 @@ class Measurement:
         answer = worker.ask("run", 60)
         worker.end()
         record = {"program": name, "variant": variant, "set": part, "round": number,
-                  "date": time.strftime("%Y-%m-%d %H:%M"), **answer, **read_report(report)}
+                  "date": time.strftime("%Y-%m-%d %H:%M"), **answer, **read_report(report), **read_times(report + ".times")}
         if variant == "pool" and not record.get("requests"):
             raise workers.WorkerFailed(f"{name}: no report of the pool's, or no requests in it")
         self.records[name].append(record)
@@ -339,7 +350,17 @@ def read_report(file):
         "requests": sum(total["requests"] for total in totals),
         "misses": sum(total["misses"] for total in totals),
         "fences": report["devices"][0].get("fences"),
+        "totals": totals,
     }
+
+
+def read_times(file):
+    """What tests/bench/libtimes.c told of the steps after the first ones. Nothing where it was not there."""
+    try:
+        with open(file) as text:
+            return {"calls": json.load(text)}
+    except (OSError, ValueError):
+        return {}
 
 
 def run(options):
