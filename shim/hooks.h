@@ -55,7 +55,7 @@ static inline CUresult tell_of_new(CUresult result, const CUdeviceptr *address)
 static inline bool may_pass_by(CUdeviceptr address)
 {
     struct pool *pool = pool_to_tell();
-    return !pool || pool_let_go(pool, address);
+    return !pool || pool_freed_outside(pool, address);
 }
 
 /* Makes a driver call for the program, and repeats it when memory is short, as long as the pool

@@ -17,10 +17,10 @@ HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags
     const struct real_driver *real = real_driver();
     struct pool *pool = the_pool();
     if (pool)
-        pool_managed_coming(pool, bytes);
+        pool_managed_about_to_allocate(pool, bytes);
     CUresult result = WITH_ROOM(real->cuMemAllocManaged(address, bytes, flags));
     if (pool && result == CUDA_SUCCESS)
-        pool_managed_came(pool, bytes);
+        pool_managed_allocated(pool, bytes);
     return tell_of_new(result, address);
 }
 

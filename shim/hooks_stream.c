@@ -29,7 +29,7 @@ HOOK(cuGreenCtxStreamCreate,
 static CUresult destroy_beside_captures(struct pool *pool, CUresult (*driver)(CUstream),
                                         CUstream stream)
 {
-    if (!pool_captures_are_going_on(pool))
+    if (!pool_captures_under_way(pool))
         return driver(stream);
     pool_captures_lock(pool);
     CUresult result = driver(stream);
@@ -86,7 +86,7 @@ HOOK(cuStreamDestroy_v2, (CUstream stream))
 static CUresult ended(CUresult result, CUstream stream, bool per_thread, const CUgraph *graph)
 {
     struct pool *pool = the_pool();
-    if (!pool || !pool_captures_are_going_on(pool))
+    if (!pool || !pool_captures_under_way(pool))
         return result;
     pool_captures_lock(pool);
     pool_capture_perhaps_ended(pool, stream, per_thread,

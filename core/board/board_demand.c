@@ -46,7 +46,7 @@ static bool read_candidate(const struct board *board, unsigned index, const uint
     candidate->has[BOARD_CACHED] = bytes.cached;
     candidate->has[BOARD_PENDING] = bytes.pending - bytes.in_order;
     candidate->has[BOARD_IN_ORDER] = bytes.in_order;
-    return board_is_still(slot, candidate->token);
+    return board_has_token(slot, candidate->token);
 }
 
 /* Fills board->candidates with the processes that are alive and answer. Returns their number. */
@@ -338,7 +338,7 @@ static void read_target(const struct board_demand *demand, struct board_target *
     /* A giving process counts bytes as given before it stops publishing them as pending. So this
      * reads pending first. */
     uint64_t given = given_by(slot, demand->uuid);
-    if (!board_is_still(slot, target->token)) {
+    if (!board_has_token(slot, target->token)) {
         /* The process has ended, and the driver has all its memory. */
         target->gone = true;
         target->given = target->bytes;
@@ -500,7 +500,7 @@ static unsigned add_trim_targets(struct board_demand *demand, const struct board
         const struct board_slot *slot = &board->map->slots[i];
         uint64_t token = board_token_of_other(board, i);
         if (token == 0 || !is_meant(slot, process) || !board_probe_lives(&probe, i) ||
-            !board_is_still(slot, token))
+            !board_has_token(slot, token))
             continue;
         meant += !atomic_load_explicit(&slot->visits, memory_order_relaxed);
         if (atomic_load_explicit(&slot->listens, memory_order_relaxed) == BOARD_LISTENS)

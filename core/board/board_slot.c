@@ -38,7 +38,7 @@ uint64_t board_token_of_other(const struct board *board, unsigned slot)
                : atomic_load_explicit(&board->map->slots[slot].token, memory_order_seq_cst);
 }
 
-bool board_is_still(const struct board_slot *slot, uint64_t token)
+bool board_has_token(const struct board_slot *slot, uint64_t token)
 {
     /* Keeps earlier reads of the slot before the load of token. Pairs with the store in
      * board_slot_clear. */

@@ -29,7 +29,7 @@ uint64_t board_end_of(const struct board_map *map, const uint64_t uuid[2]);
 uint64_t board_token_of_other(const struct board *board, unsigned slot);
 
 /* Whether the slot still belongs to the process that had this token. */
-bool board_is_still(const struct board_slot *slot, uint64_t token);
+bool board_has_token(const struct board_slot *slot, uint64_t token);
 
 /* Whether these two words of the board are the device's uuid. The loads are relaxed: a reader that
  * needs the fields beside them acquires another word. */

@@ -127,7 +127,7 @@ static struct board_bytes had_of(const struct board *board, unsigned index, cons
     if (place < 0 || board_does_not_answer(board, slot, token, now))
         return nothing;
     struct board_bytes bytes = board_bytes_to_have(slot, (unsigned)place, total, listens);
-    return board_is_still(slot, token) ? bytes : nothing;
+    return board_has_token(slot, token) ? bytes : nothing;
 }
 
 struct board_bytes board_others(struct board *board, int device, uint64_t device_total,
@@ -219,7 +219,7 @@ static bool read_living(const struct board_probe *probe, unsigned index,
         (index != board->slot && !board_probe_lives(probe, index)))
         return false;
     read_process(slot, process);
-    return board_is_still(slot, token);
+    return board_has_token(slot, token);
 }
 
 bool board_next_process(struct board *board, unsigned *slot, struct board_process *process)

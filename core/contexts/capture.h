@@ -16,7 +16,7 @@
 
 #include "pool_state.h"
 
-static inline bool captures_are_going_on(const struct captures *captures)
+static inline bool captures_under_way(const struct captures *captures)
 {
     return atomic_load_explicit(&captures->count, memory_order_relaxed) != 0;
 }
@@ -39,7 +39,7 @@ static inline bool captures_are_all_owned(const struct captures *captures)
  * them. */
 static inline bool captures_spare_frees(const struct pool *pool)
 {
-    return !captures_are_going_on(&pool->captures) ||
+    return !captures_under_way(&pool->captures) ||
            (pool->settings.captures.allocate && captures_are_all_owned(&pool->captures));
 }
 

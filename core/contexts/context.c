@@ -97,7 +97,7 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     context->handle = identity->handle;
     atomic_store_explicit(&context->id, id_of(identity), memory_order_relaxed);
     atomic_store_explicit(&context->unusable, false, memory_order_relaxed);
-    TELL_KINDS(context, came_to_life, context);
+    TELL_KINDS(context, context_began, context);
     atomic_store_explicit(&context->barred, false, memory_order_relaxed);
     atomic_store_explicit(&context->return_stream, NULL, memory_order_relaxed);
     atomic_store_explicit(&context->late_stream, NULL, memory_order_relaxed);
@@ -105,8 +105,8 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     if (fresh)
         atomic_store_explicit(&registry->contexts, context, memory_order_release);
     registry->set_generation++;
-    if (atomic_load(&pool->stepped_aside))
-        context_step_aside(context);
+    if (atomic_load(&pool->disabled))
+        context_disable(context);
     return context;
 }
 
@@ -125,7 +125,7 @@ static void close_barriers(struct pool *pool, CUcontext handle)
     /* Without cuCtxRecordEvent the pool relies on synchronises, and a synchronise covers only its
      * own context's work. */
     if (!pool->driver->cuCtxRecordEvent)
-        context_step_aside_everywhere(pool);
+        context_disable_all(pool);
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_order_behind_barrier(pool, c, handle);
 }

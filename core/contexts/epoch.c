@@ -238,7 +238,7 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     relaxed_mode_end(pool->driver, mode);
     leave_driver();
     if (answer == FENCE_FAILED)
-        context_step_aside(context);
+        context_disable(context);
 
     context_lock(context);
     counter_add(&context->counters->fence_queries, 1);
@@ -319,7 +319,7 @@ struct epoch_recorded epoch_record_and_lock(struct pool *pool, struct context *c
         asked = ask_at_once(pool, fence, &answer);
     leave_driver();
     if (answer == FENCE_FAILED)
-        context_step_aside(context);
+        context_disable(context);
 
     context_lock(context);
     finish_record(context, fence, result);
@@ -339,7 +339,7 @@ CUresult epoch_settle_record(struct pool *pool, struct context *context,
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     if (recorded->unusable || recorded->hopeless)
-        context_step_aside(context);
+        context_disable(context);
     /* Blocks without a fence could not be released if memory ran out before the next fence. */
     if (recorded->unfenced)
         TELL_KINDS(context, is_unfenced, pool, context);
@@ -384,7 +384,7 @@ void epoch_note_error(struct context *context, CUresult result)
 {
     /* CUDA_ERROR_INVALID_CONTEXT is about the thread's current context, which may have ended. */
     if (epoch_is_the_end(result) && result != CUDA_ERROR_INVALID_CONTEXT)
-        context_step_aside(context);
+        context_disable(context);
 }
 
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)

@@ -101,11 +101,11 @@ void epoch_await_others(struct context *context, uint64_t stamp);
  * epoch_wait_in_free is for a free of the program's own, and waits as long as it takes. There is
  * one exception: work that an earlier call waited for without success, where no work is known to
  * need the host. The program may have taken a lock that this work needs, after a free in which the
- * driver would have waited. So the free waits for such work for VAIN_WAIT_NANOSECONDS at most.
+ * driver would have waited. So the free waits for such work for STALLED_WAIT_NANOSECONDS at most.
  *
  * epoch_wait_in_allocation does not wait for a fence that may be ordered after work that the host
  * ends. When nothing has become clean for a second, it takes the pending work for such work. The
- * context's frees then wait for a while (waited_in_vain of struct kind). */
+ * context's frees then wait for a while (wait_stalled of struct kind). */
 bool epoch_wait_in_free(struct pool *pool, struct context *context, uint64_t stamp);
 bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64_t stamp);
 
@@ -115,16 +115,16 @@ bool epoch_wait_in_allocation_until(struct pool *pool, struct context *context, 
                                     uint64_t give_up_at);
 
 /* The longest that an allocation waits while nothing becomes clean: nanoseconds. */
-#define VAIN_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
+#define STALLED_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 
 /* The longest that an allocation that would otherwise fail waits for work that the plain cuMemFree
  * might not have waited for. It is also the longest wait for another thread's record that a thread
  * cannot go on without. Nanoseconds. */
 #define LAST_RESORT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
-/* Lock held. Called when an allocation has waited for VAIN_WAIT_NANOSECONDS: nobody knows what the
- * outstanding fences wait for. All threads that wait for these fences in an allocation go on, and
- * later allocations do not begin to wait for them. */
+/* Lock held. Called when an allocation has waited for STALLED_WAIT_NANOSECONDS: nobody knows what
+ * the outstanding fences wait for. All threads that wait for these fences in an allocation go on,
+ * and later allocations do not begin to wait for them. */
 void epoch_give_up_waiting(struct pool *pool, struct context *context);
 
 /* Where memory is short: waits for as much as a free would wait for, whatever the host may have to

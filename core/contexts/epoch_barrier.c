@@ -26,12 +26,12 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
 
     enter_driver();
     lock_take(&pool->fence_lock, LOCK_FENCE);
-    if (!captures_are_going_on(&pool->captures) && context_is_usable(context) &&
+    if (!captures_under_way(&pool->captures) && context_is_usable(context) &&
         !atomic_load(&context->dying) &&
         !atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
         result = pool->driver->cuCtxWaitEvent(context->handle, fence->own.event);
     if (result != CUDA_ERROR_NOT_READY && epoch_judge_record(pool, result) == UNUSABLE)
-        context_step_aside(context);
+        context_disable(context);
 
     /* The context's lock is taken before the fence lock is released. So a thread that closes
      * barriers, which takes both, finds this barrier. */
@@ -73,7 +73,7 @@ static bool order_behind(struct pool *pool, const struct fence *fence, CUcontext
     CUresult result = CUDA_ERROR_NOT_READY;
     enter_driver();
     lock_take(&pool->fence_lock, LOCK_FENCE);
-    if (!captures_are_going_on(&pool->captures))
+    if (!captures_under_way(&pool->captures))
         result = pool->driver->cuCtxWaitEvent(handle, fence->own.event);
     lock_give(&pool->fence_lock);
     leave_driver();

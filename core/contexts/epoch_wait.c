@@ -23,7 +23,7 @@
 #define AWAIT_LOOKS       64u
 
 /* A shorter wait does not show that the work is stuck, so note_wait ignores it: nanoseconds. */
-#define LONG_NANOSECONDS (VAIN_WAIT_NANOSECONDS / 2)
+#define LONG_NANOSECONDS (STALLED_WAIT_NANOSECONDS / 2)
 
 /* A waiting thread takes the context's lock again after at most this many naps. */
 #define NAPS_UNLOCKED 64u
@@ -83,7 +83,7 @@ struct fence_wait {
     uint64_t clean, clean_since;
 };
 
-static bool is_in_vain(const struct epochs *epochs, struct fence_wait *wait)
+static bool has_stalled(const struct epochs *epochs, struct fence_wait *wait)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     uint64_t now = monotonic_now(), clean = epoch_clean(epochs);
@@ -91,7 +91,7 @@ static bool is_in_vain(const struct epochs *epochs, struct fence_wait *wait)
         wait->clean = clean;
         wait->clean_since = now;
     }
-    return now - wait->clean_since > VAIN_WAIT_NANOSECONDS;
+    return now - wait->clean_since > STALLED_WAIT_NANOSECONDS;
 }
 
 void epoch_give_up_waiting(struct pool *pool, struct context *context)
@@ -102,9 +102,9 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context)
         host_work_mark(&epochs->host_work, epoch_clean(epochs), epochs->newest->epoch, false);
         host_work_note_unwaited(&epochs->host_work, epochs->newest->epoch);
     }
-    counter_add(&context->counters->vain_waits, 1);
+    counter_add(&context->counters->stalled_waits, 1);
     frees_wait_begin(&epochs->frees_wait, monotonic_now());
-    TELL_KINDS(context, waited_in_vain, pool, context);
+    TELL_KINDS(context, wait_stalled, pool, context);
 }
 
 /* Whether the wait ends without success: because of the answer, at give_up_at, or because nothing
@@ -116,7 +116,7 @@ static bool ends_wait(struct pool *pool, struct context *context, struct fence_w
     if (answer == FENCE_FAILED || (answer == FENCE_OWN_OVER && !wait->others) ||
         (wait->give_up_at && monotonic_now() >= wait->give_up_at))
         return true;
-    if (!wait->in_allocation || !is_in_vain(&context->epochs, wait))
+    if (!wait->in_allocation || !has_stalled(&context->epochs, wait))
         return false;
     epoch_give_up_waiting(pool, context);
     return true;
@@ -237,13 +237,13 @@ bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t 
 }
 
 /* Waits for work up to the stamp that an earlier call waited for without success, for
- * VAIN_WAIT_NANOSECONDS at most. Returns whether that work has completed. Returns true without a
+ * STALLED_WAIT_NANOSECONDS at most. Returns whether that work has completed. Returns true without a
  * wait if there is no such work, or if some work is known to need the host. */
 static bool wait_for_the_unwaited(struct pool *pool, struct context *context, uint64_t stamp)
 {
     lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
-    uint64_t give_up_at = monotonic_now() + VAIN_WAIT_NANOSECONDS;
+    uint64_t give_up_at = monotonic_now() + STALLED_WAIT_NANOSECONDS;
     uint64_t first = smaller_of(epochs->host_work.unwaited, stamp);
     if (!host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) ||
         host_work_is_known(&epochs->host_work) ||

@@ -51,7 +51,7 @@ bool fence_may_leave_out(struct context *context, CUresult result)
 {
     if (!epoch_is_the_end(result))
         return false;
-    context_step_aside(context);
+    context_disable(context);
     return true;
 }
 
@@ -67,7 +67,7 @@ enum record_result epoch_judge_record(struct pool *pool, CUresult result)
         return epoch_is_the_end(result) ? UNUSABLE : FAILED;
     /* Somebody captures a stream without the pool's knowledge. So the driver answers every call in
      * all contexts from now on. */
-    context_step_aside_everywhere(pool);
+    context_disable_all(pool);
     return NOT_NOW;
 }
 

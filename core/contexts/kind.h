@@ -54,13 +54,13 @@ struct kind {
      * is short. */
     bool (*made)(struct pool *pool, struct context *context);
     /* The record stands for one of the driver's contexts from now on. */
-    void (*came_to_life)(struct context *context);
+    void (*context_began)(struct context *context);
     /* The context has become current in the calling thread, which remembers that in thread_state. A
      * kind whose hits do not take the context's lock sets thread_state.kept or
      * thread_state.shard. */
     void (*became_current)(struct context *context);
     /* The driver answers every call in this context from now on. Any locks may be held. */
-    void (*stepped_aside)(struct context *context);
+    void (*disabled)(struct context *context);
     /* The context is about to end for good. This is the last moment at which the driver can be
      * asked about the context. */
     void (*before_end)(struct pool *pool, struct context *context);
@@ -84,7 +84,7 @@ struct kind {
     void (*host_work_changed)(struct context *context);
     /* An allocation has waited for a second in which nothing became clean. May release and retake
      * the lock. */
-    void (*waited_in_vain)(struct pool *pool, struct context *context);
+    void (*wait_stalled)(struct pool *pool, struct context *context);
     /* Lock not held. Called inside a free, when again no fence could be recorded for what was
      * freed. */
     void (*is_unfenced)(struct pool *pool, struct context *context);
@@ -109,7 +109,7 @@ struct kind {
 
     /* Someone frees this address without the pool: forgets a live block there. False where the
      * block is free, so that nobody may free it. */
-    bool (*let_go)(struct pool *pool, CUdeviceptr address);
+    bool (*freed_outside)(struct pool *pool, CUdeviceptr address);
     /* The driver has just given the address out. So its previous owner freed it without the pool's
      * knowledge: forgets a record of it. */
     void (*forget_address)(struct pool *pool, CUdeviceptr address);

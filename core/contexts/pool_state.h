@@ -298,7 +298,7 @@ struct pool {
     /* Two contexts have been alive at a time; never reset. The release store in context_register
      * pairs with the acquire load in barriers_are_open. */
     _Atomic bool several_contexts;
-    _Atomic bool stepped_aside; /* the driver answers in all contexts, since work happens that the
+    _Atomic bool disabled; /* the driver answers in all contexts, since work happens that the
                                    pool does not see */
 
     /* ---- what is looked up or counted now and then ---- */

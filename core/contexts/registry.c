@@ -24,21 +24,21 @@ void context_unpin(struct context *context)
     atomic_fetch_sub(&context->pins, 1);
 }
 
-void context_step_aside(struct context *context)
+void context_disable(struct context *context)
 {
     /* Relaxed: it is only set while the context lives, and a late look costs one more failed
      * call. */
     atomic_store_explicit(&context->unusable, true, memory_order_relaxed);
-    TELL_KINDS(context, stepped_aside, context);
+    TELL_KINDS(context, disabled, context);
 }
 
-void context_step_aside_everywhere(struct pool *pool)
+void context_disable_all(struct pool *pool)
 {
     /* Sequentially consistent, like the load in bring_to_life. Either the thread that brings a
      * context to life sees this store, or this thread sees the context. */
-    atomic_store(&pool->stepped_aside, true);
+    atomic_store(&pool->disabled, true);
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        context_step_aside(c);
+        context_disable(c);
 }
 
 struct context *context_next(struct pool *pool, struct context *context, struct device *device)

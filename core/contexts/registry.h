@@ -53,11 +53,11 @@ static inline bool context_is_usable(const struct context *context)
 }
 
 /* Marks the context as one in which the driver answers every call from now on. */
-void context_step_aside(struct context *context);
+void context_disable(struct context *context);
 
-/* context_step_aside for all contexts, future ones included: something happens that the pool does
+/* context_disable for all contexts, future ones included: something happens that the pool does
  * not see. */
-void context_step_aside_everywhere(struct pool *pool);
+void context_disable_all(struct pool *pool);
 
 /* ---- for those who make contexts known and end them; the registry lock is held ---- */
 

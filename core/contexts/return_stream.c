@@ -71,7 +71,7 @@ static bool wait_at_most(struct pool *pool, CUstream stream, uint64_t nanosecond
  * ends. */
 static bool wait_for_own_barrier(struct pool *pool, struct context *context, CUstream stream)
 {
-    if (wait_at_most(pool, stream, VAIN_WAIT_NANOSECONDS))
+    if (wait_at_most(pool, stream, STALLED_WAIT_NANOSECONDS))
         return true;
     context_lock(context);
     epoch_give_up_waiting(pool, context);

@@ -5,7 +5,7 @@
  * Unlike cuMemFree, this does not wait for the program's kernels, with two exceptions. After the
  * program's own cuCtxWaitEvent, the pool's stream is ordered after that event, too. Then blocks are
  * returned without a wait. Only a thread that is out of memory waits, for LAST_RESORT_NANOSECONDS
- * at most. After a barrier of the pool's own, a thread waits for VAIN_WAIT_NANOSECONDS at most.
+ * at most. After a barrier of the pool's own, a thread waits for STALLED_WAIT_NANOSECONDS at most.
  * Memory that was returned so, and that the driver may not have yet, counts as freed in stream
  * order (epoch_note_freed_in_order).
  *

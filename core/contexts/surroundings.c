@@ -123,7 +123,7 @@ bool barriers_are_open(struct pool *pool)
 {
     return pool->settings.device.barriers && pool->driver->cuCtxWaitEvent &&
            !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
-           !captures_are_going_on(&pool->captures) && !memory_may_be_pinned(pool);
+           !captures_under_way(&pool->captures) && !memory_may_be_pinned(pool);
 }
 
 /* ---- launches ---- */

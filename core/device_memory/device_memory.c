@@ -17,7 +17,7 @@ static bool made_device(struct pool *pool, struct device *device)
     return device->memory;
 }
 
-static void came_to_life(struct context *context)
+static void context_began(struct context *context)
 {
     atomic_fetch_and_explicit(&heap_of(context)->closed, ~(uint32_t)CLOSED_UNUSABLE,
                               memory_order_relaxed);
@@ -29,7 +29,7 @@ static void became_current(struct context *context)
     thread_state.kept = cache ? cache : &no_thread_cache;
 }
 
-static void stepped_aside(struct context *context)
+static void disabled(struct context *context)
 {
     atomic_fetch_or_explicit(&heap_of(context)->closed, CLOSED_UNUSABLE, memory_order_relaxed);
 }
@@ -64,18 +64,18 @@ const struct kind device_memory = {
     .made_device = made_device,
     .context_bytes = sizeof(struct heap),
     .made = heap_init,
-    .came_to_life = came_to_life,
+    .context_began = context_began,
     .became_current = became_current,
-    .stepped_aside = stepped_aside,
+    .disabled = disabled,
     .ending = ending,
     .ended = heap_reset,
     .newest_pending = newest_pending,
     .became_clean = heap_sweep,
     .host_work_changed = host_work_changed,
-    .waited_in_vain = heap_note_vain_wait,
+    .wait_stalled = heap_note_stalled_wait,
     .is_unfenced = heap_free_pending,
     .synchronised = synchronised,
-    .let_go = heap_let_go,
+    .freed_outside = heap_freed_outside,
     .forget_address = heap_forget_address,
     .memory_is_short = release_note_shortage,
     .give_back = release_everywhere,

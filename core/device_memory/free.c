@@ -283,7 +283,7 @@ free_part(struct pool *pool, struct block *block, CUdeviceptr address, const str
 {
     struct context *context = context_of_heap(block->heap);
     struct free_call here = *call;
-    bool captures = captures_are_going_on(&pool->captures);
+    bool captures = captures_under_way(&pool->captures);
     CUresult result =
         captures_spare_frees(pool) ? CUDA_SUCCESS : free_as_the_driver(pool, context, call);
     if (result != CUDA_SUCCESS)

@@ -95,7 +95,7 @@ static void update_driver_frees(struct heap *heap)
     heap_set_closed(heap, CLOSED_DRIVER_FREES, oldest != NULL);
 }
 
-static void let_frees_wait(struct heap *heap, struct driver_free *own)
+static void start_waiting_in_frees(struct heap *heap, struct driver_free *own)
 {
     heap_lock_must_be_held(heap);
     *own = (struct driver_free){.number = ++heap->driver_frees_begun};
@@ -109,7 +109,7 @@ static void let_frees_wait(struct heap *heap, struct driver_free *own)
 }
 
 /* Does nothing if frees no longer wait for this driver free. */
-static void let_frees_wait_no_more(struct heap *heap, const struct driver_free *own)
+static void stop_waiting_in_frees(struct heap *heap, const struct driver_free *own)
 {
     heap_lock_must_be_held(heap);
     struct driver_free **link = &heap->driver_frees;
@@ -124,7 +124,7 @@ static void let_frees_wait_no_more(struct heap *heap, const struct driver_free *
 /* Whether no fence is possible, or none may be recorded now. */
 static bool fence_is_out_of_the_question(struct pool *pool, const struct context *context)
 {
-    return captures_are_going_on(&pool->captures) || policy_is_without_fences(context) ||
+    return captures_under_way(&pool->captures) || policy_is_without_fences(context) ||
            !pool->driver->cuCtxRecordEvent;
 }
 
@@ -163,13 +163,13 @@ void heap_begin_driver_free(struct pool *pool, struct context *context, struct d
     bool others = (heap->caches.count > 1 || heap->uses_in_a_row < HEAP_USES_ALONE) &&
                   !fence_is_out_of_the_question(pool, context);
     uint64_t waited = others ? wait_for_all_freed(pool, context) : 0;
-    let_frees_wait(heap, own);
+    start_waiting_in_frees(heap, own);
     for (int looks = 1; others && !all_is_waited_for(context, waited); looks++) {
-        let_frees_wait_no_more(heap, own);
+        stop_waiting_in_frees(heap, own);
         if (looks == DRIVER_FREE_LOOKS)
             break;
         waited = wait_for_all_freed(pool, context);
-        let_frees_wait(heap, own);
+        start_waiting_in_frees(heap, own);
     }
     heap_unlock(heap);
 }
@@ -178,7 +178,7 @@ void heap_end_driver_free(struct context *context, const struct driver_free *own
 {
     struct heap *heap = heap_of(context);
     heap_lock(heap);
-    let_frees_wait_no_more(heap, own);
+    stop_waiting_in_frees(heap, own);
     heap_unlock(heap);
 }
 

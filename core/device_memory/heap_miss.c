@@ -411,7 +411,7 @@ static CUresult miss_by(void (*way)(struct miss *, struct bucket *), struct pool
                         .with = &cutting,
                         .cost = bucket->counters,
                         .address = address};
-    if (miss_ask_in_vain(&miss))
+    if (miss_ask_beyond_device(&miss))
         return finish_miss(&miss, bucket);
     release_excess(pool, context, RELEASE_IN_ALLOCATION);
     way(&miss, bucket);

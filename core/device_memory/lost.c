@@ -58,7 +58,7 @@ void heap_reset(struct pool *pool, struct context *context)
     heap_unlock(heap);
 }
 
-bool heap_let_go(struct pool *pool, CUdeviceptr address)
+bool heap_freed_outside(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = block_table_find(&pool->blocks, address);
     if (!block)

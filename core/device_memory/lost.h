@@ -24,7 +24,7 @@ void heap_reset(struct pool *pool, struct context *context);
  * where nobody may free the address. Either the block is free already, or it is a part of a
  * segment, which the driver cannot free. Returns true for an address that the pool does not
  * know. */
-bool heap_let_go(struct pool *pool, CUdeviceptr address);
+bool heap_freed_outside(struct pool *pool, CUdeviceptr address);
 
 /* Forgets the block that the pool has recorded at this address, unless it is a part of a segment.
  * The driver has just given the address out, so someone freed the block without the pool. */

@@ -191,7 +191,7 @@ bool policy_fence_is_due(const struct context *context)
            heap->bytes_since_fence >= device_fence_bytes(context->device) << alone;
 }
 
-void heap_note_vain_wait(struct pool *pool, struct context *context)
+void heap_note_stalled_wait(struct pool *pool, struct context *context)
 {
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
@@ -233,7 +233,7 @@ bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *cont
                                    const struct block *block)
 {
     lock_must_be_held(&context->lock);
-    return block_is_shared(block) || captures_are_going_on(&pool->captures) ||
+    return block_is_shared(block) || captures_under_way(&pool->captures) ||
            policy_is_without_fences(context);
 }
 

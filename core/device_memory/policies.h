@@ -1,7 +1,7 @@
 /*
  * Policies: decisions that depend on the state of several owners. They look and decide, and make no
  * driver call. Two also act on what they find: policy_watch_rounding closes or opens the caches,
- * and heap_note_vain_wait empties them.
+ * and heap_note_stalled_wait empties them.
  *
  * This list says where each heuristic of device memory is. docs/design.md says under the same names
  * what each is for, and which measurement shows it.
@@ -23,7 +23,7 @@
  * Sizes of the driver's own      policy_watch_rounding
  * A block alone                  policy_spares_too_much
  * Frees that wait, memory missed policy_pending_is_missed, policy_nothing_is_missed
- * Frees that wait, after a wait  heap_note_vain_wait
+ * Frees that wait, after a wait  heap_note_stalled_wait
  * in vain
  */
 #ifndef CUDAPOOL_CORE_POLICIES_H
@@ -85,7 +85,7 @@ bool policy_is_ahead(struct context *context, const struct thread_cache *cache);
 bool policy_fence_is_due(const struct context *context);
 
 /* Whether frees wait for the GPU as the driver's do. Either the settings say so, or an allocation
- * has waited without success (heap_note_vain_wait). */
+ * has waited without success (heap_note_stalled_wait). */
 bool policy_frees_synchronise(const struct pool *pool, struct heap *heap);
 
 /* Whether the context has work that completes only if the host acts. Frees wait for such work. */
@@ -130,6 +130,6 @@ uint64_t policy_room_to_keep(const struct pool *pool, const struct context *cont
  * seconds the context's frees wait, as the plain ones do. The next time that span is twice as long,
  * up to ten minutes. It halves after each such span without another such wait. The lock may be
  * released in between. */
-void heap_note_vain_wait(struct pool *pool, struct context *context);
+void heap_note_stalled_wait(struct pool *pool, struct context *context);
 
 #endif

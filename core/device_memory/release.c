@@ -544,7 +544,7 @@ static bool fences_can_be_recorded(struct pool *pool, struct context *context)
     context_lock(context);
     bool failed = context->epochs.failures != 0;
     context_unlock(context);
-    return !failed && !captures_are_going_on(&pool->captures) && context_is_usable(context);
+    return !failed && !captures_under_way(&pool->captures) && context_is_usable(context);
 }
 
 /* Where no fence can be recorded, the driver's own free waits for the pending blocks, as the

@@ -240,20 +240,20 @@ void heap_count_live(struct heap *heap, struct block *block)
         heap_raise_peaks(heap, block->bucket);
 }
 
-static void settle_bin(struct cache_bin *bin, uint64_t clean)
+static void count_clean_of_bin(struct cache_bin *bin, uint64_t clean)
 {
     uint64_t frees = counter_get(&bin->counters->frees);
-    counter_raise_to(&bin->counters->settled, frees - pending_blocks(bin, clean));
+    counter_raise_to(&bin->counters->not_pending, frees - pending_blocks(bin, clean));
 }
 
-void thread_caches_settle(struct heap *heap)
+void thread_caches_count_clean(struct heap *heap)
 {
     uint64_t clean = heap_clean_epoch(heap);
     for (struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
         for (unsigned i = 0; i < CACHE_BINS; i++) {
             struct cache_bin *bin = atomic_load_explicit(&c->bins[i], memory_order_acquire);
             if (cache_bin_bucket(bin))
-                settle_bin(bin, clean);
+                count_clean_of_bin(bin, clean);
         }
     counter_raise_to(&heap->counters->peak_requested, heap_bytes(heap).requested);
 }

@@ -102,6 +102,6 @@ uint64_t thread_cache_pending(const struct thread_cache *cache);
 /* Brings the figures up to date for the report, while threads may be counting. Blocks in bins that
  * have become clean without their thread looking count as clean. What the program holds now raises
  * the peak. */
-void thread_caches_settle(struct heap *heap);
+void thread_caches_count_clean(struct heap *heap);
 
 #endif

@@ -16,7 +16,7 @@ static inline void drop_oldest_segment(struct cache_bin *bin)
     bin->segment_count--;
     uint64_t settled = counter_get(bin->segment_count ? &cache_oldest_segment(bin)->frees_before
                                                       : &counters->frees);
-    counter_set(&counters->settled, settled);
+    counter_set(&counters->not_pending, settled);
 }
 
 void cache_drop_oldest_segment(struct cache_bin *bin)

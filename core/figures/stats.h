@@ -87,7 +87,7 @@ struct bin_counters {
     counter frees;
     counter requested_bytes; /* by these hits */
     counter moved;           /* blocks put in, less blocks taken out, by the slow path */
-    counter settled;         /* frees that are pending no longer, as far as the thread has looked */
+    counter not_pending;     /* frees that are pending no longer, as far as the thread has looked */
 };
 
 /* Segments, which blocks are cut out of with the policy split (core/segments). */
@@ -102,9 +102,9 @@ struct heap_counters {
     counter peak_requested; /* bytes, since the context was created; see heap_peak_requested */
     counter earlier_peak;   /* the highest of the heap's earlier contexts */
     counter fences, fence_queries, barriers;
-    counter captured;   /* allocations during captures; several threads add */
-    counter vain_waits; /* waits that lasted a second, for work that may need the host in order to
-                           complete */
+    counter captured;      /* allocations during captures; several threads add */
+    counter stalled_waits; /* waits that lasted a second, for work that may need the host in order
+                           to complete */
     struct segments_counters segments;
 };
 
@@ -279,7 +279,7 @@ static inline uint64_t bin_free_blocks(const struct bin_counters *c)
 /* How many of the bin's free blocks, passed as blocks, are pending. */
 static inline uint64_t bin_pending_blocks(const struct bin_counters *c, uint64_t blocks)
 {
-    uint64_t pending = counter_get(&c->frees) - counter_get(&c->settled);
+    uint64_t pending = counter_get(&c->frees) - counter_get(&c->not_pending);
     return (int64_t)pending < 0 ? 0 : pending < blocks ? pending : blocks;
 }
 

@@ -238,7 +238,8 @@ static void keep_launched_life(struct graph_memory *memory, struct graph_block *
 }
 
 /* Ends the record of a block that nobody owns any more. Returns the bytes that became pending. */
-static uint64_t let_go(struct pool *pool, struct graph_memory *memory, struct graph_block *block)
+static uint64_t freed_outside(struct pool *pool, struct graph_memory *memory,
+                              struct graph_block *block)
 {
     uint64_t unparked = 0;
     if (!block->forgotten && block->parked)
@@ -263,7 +264,7 @@ static uint64_t unlink_block(struct pool *pool, struct graph_owner *owner,
     }
     if (block->links == 1)
         keep_launched_life(memory, block);
-    return --block->links == 0 ? let_go(pool, memory, block) : 0;
+    return --block->links == 0 ? freed_outside(pool, memory, block) : 0;
 }
 
 uint64_t graph_owner_finish(struct pool *pool, struct graph_owner *owner)

@@ -14,7 +14,7 @@
 
 bool graph_memory_serves(struct pool *pool)
 {
-    return graph_memory_of(pool) && captures_are_going_on(&pool->captures) &&
+    return graph_memory_of(pool) && captures_under_way(&pool->captures) &&
            captures_are_all_owned(&pool->captures);
 }
 
@@ -108,7 +108,7 @@ bool graph_memory_free_owned(struct pool *pool, struct block *block, CUdeviceptr
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct graph_memory *memory = graph_memory_of(pool);
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     if (memory->serves_nodes && block_state(block) == BLOCK_KEPT &&
         graph_blocks_free_again(memory, address, result))
         return true;
@@ -234,9 +234,9 @@ static void ask(struct pool *pool, struct device *device)
     (void)device;
     if (graph_memory_of(pool))
         await_destructors(graph_memory_of(pool));
-    if (graph_memory_of(pool) && captures_are_going_on(&pool->captures))
+    if (graph_memory_of(pool) && captures_under_way(&pool->captures))
         graph_owners_look_for_spoilt(pool);
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
 }
 
 /* Memory that graphs keep is in use, and memory that they no longer keep belongs to the heaps. */
@@ -249,7 +249,7 @@ static uint64_t give_back(struct pool *pool, struct device *device, uint64_t byt
 static uint64_t release_idle(struct pool *pool, struct device *device, uint64_t now)
 {
     (void)device, (void)now;
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     return UINT64_MAX;
 }
 

@@ -207,7 +207,7 @@ bool graph_nodes_allocate_captured(struct pool *pool, CUdeviceptr *address, size
     no_lock_may_be_held();
     if (!address || !bytes)
         return false;
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     struct capture_place place;
     /* Captures forbid some of the calls below outside relaxed mode. */
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
@@ -262,7 +262,7 @@ bool graph_nodes_free_on_stream(struct pool *pool, struct block *block, CUdevice
     /* The stream is asked even beside captures without owners: its own capture has one, or the
      * driver answers. */
     bool captured =
-        captures_are_going_on(&pool->captures) && capture_place_ask(pool->driver, stream, &place);
+        captures_under_way(&pool->captures) && capture_place_ask(pool->driver, stream, &place);
     relaxed_mode_end(pool->driver, mode);
     lock_take(&memory->lock, LOCK_GRAPHS);
     struct graph_block *found = graph_blocks_find(&memory->blocks, address);

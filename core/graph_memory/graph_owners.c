@@ -13,12 +13,12 @@
 #include "graph_objects.h"
 #include "graph_pools.h"
 
-static void put_among_gone(struct graph_owner *owner)
+static void push_ended(struct graph_owner *owner)
 {
     struct graph_memory *memory = owner->memory;
     struct graph_owner *first = atomic_load_explicit(&memory->gone, memory_order_relaxed);
     do
-        owner->next_gone = first;
+        owner->next_ended = first;
     while (!atomic_compare_exchange_weak_explicit(&memory->gone, &first, owner,
                                                   memory_order_release, memory_order_relaxed));
 }
@@ -26,11 +26,11 @@ static void put_among_gone(struct graph_owner *owner)
 /* The destructor: the graph, its clones and its executables are gone. It may run in any thread,
  * inside the driver, perhaps with locks of the driver's and the fence lock held. So it makes no
  * CUDA call and takes no lock. */
-static void graphs_are_gone(void *argument)
+static void graphs_ended(void *argument)
 {
     struct graph_owner *owner = argument;
     atomic_store_explicit(&owner->gone, true, memory_order_release);
-    put_among_gone(owner);
+    push_ended(owner);
 }
 
 /* Makes the graph keep the owner. False: the owner is freed, at once or like all owners whose
@@ -38,7 +38,7 @@ static void graphs_are_gone(void *argument)
 static bool retain(const struct driver *driver, CUgraph graph, struct graph_owner *owner)
 {
     CUuserObject object = NULL;
-    if (driver->cuUserObjectCreate(&object, owner, graphs_are_gone, 1,
+    if (driver->cuUserObjectCreate(&object, owner, graphs_ended, 1,
                                    CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) != CUDA_SUCCESS) {
         free(owner);
         return false;
@@ -201,7 +201,7 @@ static bool owns_nothing(const struct graph_owner *owner)
 
 /* Takes the object off the graph, for a graph whose capture has neither allocated nor freed
  * anything. The driver launches a graph with a user object more slowly. */
-static void let_go(const struct driver *driver, CUgraph graph, CUuserObject object)
+static void freed_outside(const struct driver *driver, CUgraph graph, CUuserObject object)
 {
     enter_driver();
     struct relaxed_mode mode = relaxed_mode_begin(driver);
@@ -275,7 +275,7 @@ void graph_capture_ended(struct pool *pool, const struct capture *capture, CUgra
     if (graph)
         graph_objects_note(pool, graph, noted);
     if (unneeded)
-        let_go(pool->driver, graph, unneeded);
+        freed_outside(pool->driver, graph, unneeded);
 }
 
 /* Processes an owner whose graphs are gone. Without a number, its capture is still being begun, by
@@ -289,7 +289,7 @@ static void take_up(struct pool *pool, struct graph_owner *owner)
     else if (owner->unused)
         free(owner);
     else if (owner->number == 0)
-        put_among_gone(owner);
+        push_ended(owner);
     else
         finish(pool, owner);
 }
@@ -300,7 +300,7 @@ static void take_up(struct pool *pool, struct graph_owner *owner)
  */
 static void fence(struct pool *pool, struct graph_memory *memory)
 {
-    if (captures_are_going_on(&pool->captures) ||
+    if (captures_under_way(&pool->captures) ||
         !atomic_exchange_explicit(&memory->unfenced, false, memory_order_relaxed))
         return;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
@@ -317,7 +317,7 @@ static void tell_housekeeper(struct pool *pool, struct graph_memory *memory)
         housekeeper_look(pool, bytes);
 }
 
-void graph_memory_take_up_gone(struct pool *pool)
+void graph_memory_process_all_ended(struct pool *pool)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct graph_memory *memory = graph_memory_of(pool);
@@ -325,7 +325,7 @@ void graph_memory_take_up_gone(struct pool *pool)
     if (gone) {
         lock_take(&memory->lock, LOCK_GRAPHS);
         for (struct graph_owner *next; gone; gone = next) {
-            next = gone->next_gone;
+            next = gone->next_ended;
             take_up(pool, gone);
         }
         lock_give(&memory->lock);

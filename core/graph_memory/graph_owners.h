@@ -35,16 +35,16 @@ CUresult graph_stream_id(const struct pool *pool, CUstream stream, unsigned long
 /* Processes the owners whose graphs are gone. Blocks that the program has freed become pending,
  * with a fence that is only queried. Stream-ordered memory returns to its kind. Called on slow
  * paths; the caller holds no lock except that of primary contexts. */
-void graph_memory_take_up_gone(struct pool *pool);
+void graph_memory_process_all_ended(struct pool *pool);
 
-static inline void graph_memory_take_up(struct pool *pool)
+static inline void graph_memory_process_ended(struct pool *pool)
 {
     struct graph_memory *memory = graph_memory_of(pool);
     if (__builtin_expect(memory != NULL, 0) &&
         (atomic_load_explicit(&memory->gone, memory_order_relaxed) ||
          atomic_load_explicit(&memory->unfenced, memory_order_relaxed) ||
          atomic_load_explicit(&memory->released, memory_order_relaxed)))
-        graph_memory_take_up_gone(pool);
+        graph_memory_process_all_ended(pool);
 }
 
 #endif

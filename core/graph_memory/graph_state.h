@@ -114,7 +114,7 @@ struct graph_owner {
     /* Set by the user object's destructor, which takes no lock: release store there, acquire load
      * in end_capture. */
     _Atomic bool gone;
-    struct graph_owner *next_gone;
+    struct graph_owner *next_ended;
     bool failed;   /* the capture has left no graph; set when the capture ends */
     bool spoilt;   /* the capture will leave no graph, as was seen before its end. So the owner gets
                       no blocks any more */
@@ -131,7 +131,7 @@ struct graph_blocks {
 
 struct graph_memory {
     pthread_mutex_t lock;
-    /* Owners whose graphs are gone and that were not processed yet, linked by next_gone. Release
+    /* Owners whose graphs are gone and that were not processed yet, linked by next_ended. Release
      * store when one is added, acquire load when they are taken. */
     _Atomic(struct graph_owner *) gone;
     struct graph_owner *under_way; /* the owners whose captures are under way */

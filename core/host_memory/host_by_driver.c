@@ -34,8 +34,8 @@ CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving
 /* The driver's own free waits for all of the context's work. Without the pool, earlier frees would
  * have waited for the work submitted before them. With the pool they may not have, and the program
  * may since have taken a lock that this work needs. So the pool waits for this work first, no
- * longer than VAIN_WAIT_NANOSECONDS, as an allocation does. It does not wait where the work may be
- * ordered after work that only the host ends. */
+ * longer than STALLED_WAIT_NANOSECONDS, as an allocation does. It does not wait where the work may
+ * be ordered after work that only the host ends. */
 bool host_frees_are_over(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
@@ -46,7 +46,7 @@ bool host_frees_are_over(struct pool *pool, struct context *context)
     /* If another thread has already waited for this work without result, its fence is only queried.
      */
     if (!host_work_is_unwaited(&epochs->host_work, clean))
-        give_up_at += VAIN_WAIT_NANOSECONDS;
+        give_up_at += STALLED_WAIT_NANOSECONDS;
     if (!over && !epoch_may_be_behind_host_work(epochs, last)) {
         over = epoch_wait_when_short(pool, context, last, give_up_at);
         /* A wait that ended before give_up_at found only other contexts' work left. */
@@ -136,8 +136,8 @@ CUresult host_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
 
 /* ---- deferred frees ---- */
 
-bool host_put_aside(struct host_heap *heap, struct block *block, CUdeviceptr address,
-                    uint64_t generation)
+bool host_defer_free(struct host_heap *heap, struct block *block, CUdeviceptr address,
+                     uint64_t generation)
 {
     context_lock(heap->context);
     bool claimed = host_lives_on(heap, generation) && host_claim(block, address);
@@ -151,7 +151,7 @@ bool host_put_aside(struct host_heap *heap, struct block *block, CUdeviceptr add
 
 /* Takes a deferred block off the list. It is live again until free_there frees it. NULL: there is
  * none. */
-static struct block *take_aside(struct host_heap *heap, CUdeviceptr *address)
+static struct block *take_deferred(struct host_heap *heap, CUdeviceptr *address)
 {
     context_lock(heap->context);
     struct block *block = atomic_load_explicit(&heap->aside, memory_order_relaxed);
@@ -165,17 +165,17 @@ static struct block *take_aside(struct host_heap *heap, CUdeviceptr *address)
     return block;
 }
 
-uint64_t host_free_those_aside(struct pool *pool, struct host_heap *heap)
+uint64_t host_free_deferred(struct pool *pool, struct host_heap *heap)
 {
     uint64_t sum = 0;
     /* Does not wait for a context that is ending, since the caller may be what keeps it from
      * ending. The end handles the deferred blocks itself. */
-    if (!host_has_aside(heap) || !context_pin(heap->context, context_generation(heap->context)))
+    if (!host_has_deferred(heap) || !context_pin(heap->context, context_generation(heap->context)))
         return 0;
     CUdeviceptr address;
     struct block *block;
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    while ((block = take_aside(heap, &address))) {
+    while ((block = take_deferred(heap, &address))) {
         uint64_t bytes = block_bytes(block);
         if (free_there(pool, block, address, context_generation(heap->context)) == CUDA_SUCCESS)
             sum += bytes;

@@ -43,17 +43,17 @@ CUresult host_free_by_driver(struct pool *pool, struct block *block, CUdeviceptr
 
 /* Defers the free of a live block: a later release of memory makes the driver free it. generation:
  * of the context. False if the block is not, or no longer, live at this address. */
-bool host_put_aside(struct host_heap *heap, struct block *block, CUdeviceptr address,
-                    uint64_t generation);
+bool host_defer_free(struct host_heap *heap, struct block *block, CUdeviceptr address,
+                     uint64_t generation);
 
 /* Whether there are deferred blocks. Another thread may change the answer at any time. */
-static inline bool host_has_aside(const struct host_heap *heap)
+static inline bool host_has_deferred(const struct host_heap *heap)
 {
     return atomic_load_explicit(&heap->aside, memory_order_relaxed) != NULL;
 }
 
 /* Frees the deferred blocks. To be called where the driver may wait for the context's work. Returns
  * the bytes freed. */
-uint64_t host_free_those_aside(struct pool *pool, struct host_heap *heap);
+uint64_t host_free_deferred(struct pool *pool, struct host_heap *heap);
 
 #endif

@@ -113,7 +113,7 @@ static void wait_for_budget(struct pool *pool, struct host_heap *heap)
     struct context *context = heap->context;
     uint64_t budget = host_memory_of(pool)->growth_budget,
              last = epoch_current(&context->epochs) - 1;
-    uint64_t give_up_at = monotonic_now() + VAIN_WAIT_NANOSECONDS;
+    uint64_t give_up_at = monotonic_now() + STALLED_WAIT_NANOSECONDS;
     bool over = true;
     while (over && host_clean_epoch(heap) < last && host_sweep_and_sum(heap).pending_bytes > budget)
         over = wait_for_a_while(pool, context, host_clean_epoch(heap) + 1, give_up_at);
@@ -156,13 +156,13 @@ static CUresult end_free(struct pool *pool, const struct host_freed *freed, enum
         wait_like_the_driver(pool, heap->context, freed->stamp);
     else if (waiting == WAITS_A_WHILE)
         wait_for_a_while(pool, heap->context, freed->stamp,
-                         monotonic_now() + VAIN_WAIT_NANOSECONDS);
+                         monotonic_now() + STALLED_WAIT_NANOSECONDS);
     if (has_to_wait(pool, heap))
         wait_for_budget(pool, heap);
     count_wait(freed->bin->bucket.counters, waited_before);
     host_release_excess(pool, heap, freed->bin->bucket.bytes);
-    if (host_has_aside(heap) && host_frees_are_over(pool, heap->context))
-        host_free_those_aside(pool, heap);
+    if (host_has_deferred(heap) && host_frees_are_over(pool, heap->context))
+        host_free_deferred(pool, heap);
     housekeeper_look(pool, 0);
     return result;
 }
@@ -348,12 +348,12 @@ static CUresult free_past_the_pool(struct pool *pool, struct block *block, CUdev
     uint64_t generation = context_generation(context);
     bool captures = program_captures(&pool->captures);
     if (!captures && context_is_usable(context) && !driver_may_wait(pool, context))
-        return host_put_aside(heap, block, address, generation) ? CUDA_SUCCESS
-                                                                : CUDA_ERROR_INVALID_VALUE;
+        return host_defer_free(heap, block, address, generation) ? CUDA_SUCCESS
+                                                                 : CUDA_ERROR_INVALID_VALUE;
     CUresult result = host_free_by_driver(pool, block, address);
     if (result != CUDA_SUCCESS || captures)
         return result;
-    host_free_those_aside(pool, heap);
+    host_free_deferred(pool, heap);
     if (!context_is_usable(context))
         host_release_stranded(pool, context);
     return result;

@@ -168,7 +168,7 @@ static void take_pending(struct host_bin *bin, struct block *block)
 {
     block_list_remove(&bin->bucket.pending, block, LINK_BUCKET);
     counter_subtract(&bin->shard->pending_bytes, bin->bytes);
-    counter_add(&bin->counts->settled, 1);
+    counter_add(&bin->counts->not_pending, 1);
 }
 
 static void add_to_clean(struct host_bin *bin)
@@ -228,7 +228,7 @@ void host_put_back(struct host_bin *bin, struct block *block, uint64_t clean)
     counter_add(&bin->counts->moved, 1);
     host_set_bin(block, bin);
     if (pending) {
-        counter_subtract(&bin->counts->settled, 1);
+        counter_subtract(&bin->counts->not_pending, 1);
         counter_add(&bin->shard->pending_bytes, bin->bytes);
     } else {
         add_to_clean(bin);
@@ -455,7 +455,7 @@ static struct block *find(struct pool *pool, CUdeviceptr address)
 }
 
 /* Forgets a live block of the program's, which no call will free through the pool. */
-static bool let_live_go(struct pool *pool, struct block *block, CUdeviceptr address)
+static bool forget_live(struct pool *pool, struct block *block, CUdeviceptr address)
 {
     struct host_heap *heap = host_heap_of_block(block);
     context_lock(heap->context);
@@ -470,10 +470,10 @@ static bool let_live_go(struct pool *pool, struct block *block, CUdeviceptr addr
     return claimed;
 }
 
-bool host_heap_let_go(struct pool *pool, CUdeviceptr address)
+bool host_heap_freed_outside(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = find(pool, address);
-    return !block || let_live_go(pool, block, address);
+    return !block || forget_live(pool, block, address);
 }
 
 /* Takes the block out of its bin's list. False if it is not, or no longer, in a list at this
@@ -498,7 +498,7 @@ static bool take_listed(struct block *block, CUdeviceptr address)
 void host_heap_forget_address(struct pool *pool, CUdeviceptr address)
 {
     struct block *block = find(pool, address);
-    if (!block || let_live_go(pool, block, address))
+    if (!block || forget_live(pool, block, address))
         return;
     struct host_heap *heap = host_heap_of_block(block);
     context_lock(heap->context);

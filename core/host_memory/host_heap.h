@@ -8,7 +8,7 @@
  * every block.
  *
  *   heap->reserved_bytes      = bytes of all blocks
- *   blocks in a bin's pending = counts->frees - counts->settled
+ *   blocks in a bin's pending = counts->frees - counts->not_pending
  *   blocks in the bin         = counts->frees + counts->moved - counts->hits
  *   shard->clean_bytes        = sum over its bins of the bytes of blocks in their clean lists
  *   shard->pending_bytes      = sum over its bins of the bytes of blocks in their pending lists
@@ -336,7 +336,7 @@ void host_count_live(struct pool *pool, struct host_heap *heap, uint64_t bytes);
 /* Functions for struct kind (kind.h): the address was freed past the pool. They take the block
  * there out of its list and forget its record. */
 void host_heap_forget_address(struct pool *pool, CUdeviceptr address);
-bool host_heap_let_go(struct pool *pool, CUdeviceptr address);
+bool host_heap_freed_outside(struct pool *pool, CUdeviceptr address);
 
 void host_set_closed(struct host_heap *heap, uint32_t reason, bool set);
 
@@ -394,7 +394,7 @@ static inline void host_detach_unused(struct host_shard *shard, struct host_bin 
     } else {
         block_list_remove_first(&bin->bucket.pending, block, LINK_BUCKET);
         counter_subtract(&shard->pending_bytes, bin->bytes);
-        counter_add(&bin->counts->settled, 1);
+        counter_add(&bin->counts->not_pending, 1);
     }
 }
 

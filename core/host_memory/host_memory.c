@@ -49,7 +49,7 @@ static bool made_device(struct pool *pool, struct device *device)
     return made->counters;
 }
 
-static void came_to_life(struct context *context)
+static void context_began(struct context *context)
 {
     host_set_closed(host_heap_of(context), HOST_CLOSED_UNUSABLE, false);
 }
@@ -62,12 +62,12 @@ static void became_current(struct context *context)
     thread_state.shard = id ? host_shard_at(heap, id % HOST_SHARDS) : NULL;
 }
 
-static void stepped_aside(struct context *context)
+static void disabled(struct context *context)
 {
     host_set_closed(host_heap_of(context), HOST_CLOSED_UNUSABLE, true);
 }
 
-static void waited_in_vain(struct pool *pool, struct context *context)
+static void wait_stalled(struct pool *pool, struct context *context)
 {
     (void)pool;
     host_update_waiting(context);
@@ -124,16 +124,16 @@ const struct kind host_memory = {
     .forget = forget,
     .made_device = made_device,
     .made = host_heap_init,
-    .came_to_life = came_to_life,
+    .context_began = context_began,
     .became_current = became_current,
-    .stepped_aside = stepped_aside,
+    .disabled = disabled,
     .ending = host_heap_set_ending,
     .ended = host_heap_reset,
     .newest_pending = newest_pending,
     .host_work_changed = host_update_waiting,
-    .waited_in_vain = waited_in_vain,
+    .wait_stalled = wait_stalled,
     .is_unfenced = host_release_pending,
-    .let_go = host_heap_let_go,
+    .freed_outside = host_heap_freed_outside,
     .forget_address = host_heap_forget_address,
     .give_back = host_give_back,
     .wait_for_the_rest = host_wait_for_the_rest,

@@ -127,7 +127,7 @@ static uint64_t give_back(struct pool *pool, struct host_heap *heap, struct bloc
  * there is no block, or the driver refuses. */
 static uint64_t release_one(struct pool *pool, struct host_heap *heap, const struct release *what)
 {
-    uint64_t bytes = host_free_those_aside(pool, heap);
+    uint64_t bytes = host_free_deferred(pool, heap);
     if (bytes)
         return bytes;
     context_lock(heap->context);
@@ -147,7 +147,7 @@ static uint64_t release_one(struct pool *pool, struct host_heap *heap, const str
 
 static bool has_any(const struct host_heap *heap)
 {
-    return heap->context && (host_sum(heap).free_bytes || host_has_aside(heap));
+    return heap->context && (host_sum(heap).free_bytes || host_has_deferred(heap));
 }
 
 /* Whether a block may be released now. Outside a free the context must have no work to wait for.
@@ -429,7 +429,7 @@ static bool wait_for_quiet(struct pool *pool, struct context *context,
         seldom_nap(started, LOOK_NANOSECONDS);
     }
     uint64_t now = monotonic_now();
-    if (now >= give_up_at && now - started >= VAIN_WAIT_NANOSECONDS / 2)
+    if (now >= give_up_at && now - started >= STALLED_WAIT_NANOSECONDS / 2)
         note_waited(heap);
     return counter_get(&heap->reserved_bytes) < reserved;
 }
@@ -453,7 +453,8 @@ static bool wait_for_frees(struct pool *pool, struct context *context,
 bool host_wait_for_the_rest(struct pool *pool, struct device *device,
                             const struct reclaim *progress)
 {
-    uint64_t patience = progress->in_stream_order ? VAIN_WAIT_NANOSECONDS : LAST_RESORT_NANOSECONDS;
+    uint64_t patience =
+        progress->in_stream_order ? STALLED_WAIT_NANOSECONDS : LAST_RESORT_NANOSECONDS;
     uint64_t give_up_at = smaller_of(progress->give_up_at, monotonic_now() + patience);
     bool over = false;
     if (!host_memory_of(pool))
@@ -570,8 +571,8 @@ bool host_watch(struct pool *pool)
 {
     bool any = false;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        any |= host_heap_of(c)->context &&
-               (host_sweep_and_sum(host_heap_of(c)).free_bytes || host_has_aside(host_heap_of(c)));
+        any |= host_heap_of(c)->context && (host_sweep_and_sum(host_heap_of(c)).free_bytes ||
+                                            host_has_deferred(host_heap_of(c)));
     return any;
 }
 

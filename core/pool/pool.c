@@ -127,15 +127,15 @@ void pool_ends(struct pool *pool)
 
 /* ---- captures ---- */
 
-bool pool_captures_are_going_on(struct pool *pool)
+bool pool_captures_under_way(struct pool *pool)
 {
-    return captures_are_going_on(&pool->captures);
+    return captures_under_way(&pool->captures);
 }
 
 void pool_capture_about_to_begin(struct pool *pool, CUstream stream)
 {
     no_lock_may_be_held();
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
         epoch_fence_the_rest(pool, c);
     TELL_KINDS(pool, capture_is_coming, pool, stream);
@@ -205,7 +205,7 @@ uint64_t pool_trim(struct pool *pool)
 {
     no_lock_may_be_held();
     uint64_t released = 0;
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     for (const struct kind *const *kind = pool->kinds; *kind; kind++)
         released += (*kind)->trim ? (*kind)->trim(pool) : 0;
     return released;

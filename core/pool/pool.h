@@ -89,13 +89,13 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
 
 /* Called before cuMemAllocManaged in the current context, and after it has succeeded. The driver
  * never fails that call for lack of room: see managed.h. */
-void pool_managed_coming(struct pool *pool, size_t bytes);
-void pool_managed_came(struct pool *pool, size_t bytes);
+void pool_managed_about_to_allocate(struct pool *pool, size_t bytes);
+void pool_managed_allocated(struct pool *pool, size_t bytes);
 
 /* The calling thread, which the driver has called back (is_inside_driver), is about to free the
  * address without the pool. Returns false where it must not do so, because the block is free
  * already. */
-bool pool_let_go(struct pool *pool, CUdeviceptr address);
+bool pool_freed_outside(struct pool *pool, CUdeviceptr address);
 
 /* The driver has handed out this address by a call that was not the pool's own. */
 void pool_forget_address(struct pool *pool, CUdeviceptr address);
@@ -327,7 +327,7 @@ CUresult pool_scalar_destroy(struct pool *pool, uint64_t number);
 
 /* ---- captures: see capture.h ---- */
 
-bool pool_captures_are_going_on(struct pool *pool);
+bool pool_captures_under_way(struct pool *pool);
 /* Called before a capture begins on the stream, with no lock held. Pending memory gets a fence
  * while fences are still possible, so that it can be released if memory runs out during the
  * capture. */

@@ -61,7 +61,7 @@ static void end_frees(struct pool *pool, struct context *context, bool perhaps)
         return;
     /* Captures forbid the driver's frees, but allow a wait for what was freed before the captures
      * began. */
-    if (!captures_are_going_on(&pool->captures) && !perhaps)
+    if (!captures_under_way(&pool->captures) && !perhaps)
         heap_free_pending(pool, context);
     else
         release_wait_for_pending(pool, context, monotonic_now() + LAST_RESORT_NANOSECONDS);
@@ -191,7 +191,7 @@ void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green)
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle)
 {
     no_lock_may_be_held();
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     bool green = false;
     struct synchronising state = {NULL, false, 0, NULL};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);

@@ -30,7 +30,7 @@ static struct context *served_context(struct pool *pool)
 {
     bool green;
     struct context *context = context_current(pool, &green);
-    /* Relaxed: a late look costs one more failed call (context_step_aside). */
+    /* Relaxed: a late look costs one more failed call (context_disable). */
     if (!context || atomic_load_explicit(&context->unusable, memory_order_relaxed))
         return NULL;
     return context;
@@ -94,10 +94,10 @@ __attribute__((noinline)) static CUresult allocate_slowly(struct pool *pool, CUd
         return refuse_by_driver(pool, address, bytes);
     if (!context)
         return allocate_unserved(pool, address, bytes);
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     if (graph_memory_serves(pool))
         return graph_memory_allocate(pool, context, address, bytes);
-    if (captures_are_going_on(&pool->captures)) {
+    if (captures_under_way(&pool->captures)) {
         /* Relaxed, like every counter. A pool that is switched off behaves as if captures were
          * under way, but counts none of these. */
         atomic_fetch_add_explicit(&heap_of(context)->counters->captured,
@@ -113,10 +113,10 @@ __attribute__((noinline)) static CUresult allocate_in_context(struct pool *pool,
                                                               CUdeviceptr *address, size_t bytes)
 {
     struct context *context = context_of_heap(cache->heap);
-    /* Relaxed: a late look costs one more failed call (context_step_aside). */
+    /* Relaxed: a late look costs one more failed call (context_disable). */
     if (!bytes || atomic_load_explicit(&context->unusable, memory_order_relaxed))
         return allocate_slowly(pool, address, bytes);
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     return allocate_from_heap(pool, context, address, bytes);
 }
 
@@ -568,7 +568,7 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     /* Without cuCtxRecordEvent, closing an epoch would be a synchronise, and no fence can cover the
      * free. */
-    bool plain = pool->driver->cuCtxRecordEvent && !captures_are_going_on(&pool->captures) &&
+    bool plain = pool->driver->cuCtxRecordEvent && !captures_under_way(&pool->captures) &&
                  what_is_current(pool) == CURRENT_ALIVE && pool->driver->cuStreamIsCapturing &&
                  pool->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
                  status == CU_STREAM_CAPTURE_STATUS_NONE;
@@ -589,12 +589,12 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     return free_in_order(pool, block, address, &free, plain);
 }
 
-void pool_managed_coming(struct pool *pool, size_t bytes)
+void pool_managed_about_to_allocate(struct pool *pool, size_t bytes)
 {
-    managed_coming(pool, bytes);
+    managed_about_to_allocate(pool, bytes);
 }
 
-void pool_managed_came(struct pool *pool, size_t bytes)
+void pool_managed_allocated(struct pool *pool, size_t bytes)
 {
-    managed_came(pool, bytes);
+    managed_allocated(pool, bytes);
 }

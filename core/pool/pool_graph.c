@@ -14,7 +14,7 @@ void pool_graphs_may_be_gone(struct pool *pool)
 {
     if (is_inside_driver())
         return;
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
 }
 
 uint64_t pool_graph_pool_create(struct pool *pool)

@@ -72,7 +72,7 @@ static uint64_t with_neighbours(const struct device *device, const struct kept_b
 
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
 {
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     CUresult result = pool->driver->cuMemGetInfo_v2(free, total);
     bool green;
     struct context *context = result == CUDA_SUCCESS ? context_current(pool, &green) : NULL;
@@ -86,11 +86,11 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
     return result;
 }
 
-bool pool_let_go(struct pool *pool, CUdeviceptr address)
+bool pool_freed_outside(struct pool *pool, CUdeviceptr address)
 {
     bool gone = true;
     for (const struct kind *const *kind = pool->kinds; *kind && gone; kind++)
-        gone = !(*kind)->let_go || (*kind)->let_go(pool, address);
+        gone = !(*kind)->freed_outside || (*kind)->freed_outside(pool, address);
     return gone;
 }
 
@@ -216,7 +216,7 @@ static void wait_for_barrier(struct pool *pool, struct context *context, uint64_
     if (epoch_wait_until(pool, context, behind, monotonic_now() + LONG_WAIT_NANOSECONDS))
         return;
     atomic_store_explicit(&pool->memory_is_pinned, true, memory_order_relaxed);
-    counter_add(&heap_of(context)->counters->vain_waits, 1);
+    counter_add(&heap_of(context)->counters->stalled_waits, 1);
     epoch_wait_until(pool, context, behind, UINT64_MAX);
 }
 

@@ -11,7 +11,7 @@ int pool_report(struct pool *pool, struct report *report)
     struct figures *figures = &pool->figures;
     struct context *c = atomic_load_explicit(&pool->registry.contexts, memory_order_acquire);
     for (; c; c = c->next)
-        thread_caches_settle(heap_of(c));
+        thread_caches_count_clean(heap_of(c));
     figures_sample_now(figures, monotonic_now());
     const struct figures_header *header = figures_header(figures);
     if (header) {

@@ -28,9 +28,9 @@
 #include "core/stream_memory/program_events.h"
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_free.h"
-#include "core/stream_memory/stream_hands.h"
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_order.h"
+#include "core/stream_memory/stream_owner.h"
 #include "core/stream_memory/stream_part_free.h"
 #include "core/stream_memory/stream_release.h"
 #include "core/stream_memory/stream_reserve.h"
@@ -45,7 +45,7 @@ bool pool_allocate_async(struct pool *pool, CUdeviceptr *address, size_t bytes,
 {
     if (!pool_streams_are_served(pool))
         return graph_nodes_allocate(pool, address, bytes, memory_pool, handle, result);
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     if (!address || !bytes || is_in_host_function(pool))
         return false;
     /* Set before the stream becomes known, so that the pool sees the stream's end. */
@@ -226,8 +226,8 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         return;
     }
     lock_take(&ref.stream->lock, LOCK_STREAM);
-    own_events_settle(ref.stream);
-    bool pending = stream_is_unsettled(ref.stream);
+    own_events_apply_done(ref.stream);
+    bool pending = stream_is_unclean(ref.stream);
     uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
     lock_give(&ref.stream->lock);
     struct own_event *event = pending ? own_event_record_at_end(pool, ref, handle, stamp) : NULL;
@@ -419,7 +419,7 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
         return false;
     struct stream *stream = ref.stream;
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     uint64_t free = counter_get(&stream->free_bytes);
     uint64_t clean = counter_get(&stream->clean_bytes), spare = counter_get(&stream->spare_bytes);
     bytes->live = counter_get(&stream->reserved_bytes) - free - spare;
@@ -434,7 +434,7 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
 static uint64_t stamp_to_wait_for(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     uint64_t stamp = own_events_newest(stream);
     if (!stream->pending.first || counter_get(&stream->pending.first->epoch) > stamp)
         stamp = 0;

@@ -97,7 +97,7 @@ static uint64_t bytes_to_look_for(struct device *device, uint64_t coming)
     return due;
 }
 
-void managed_coming(struct pool *pool, size_t bytes)
+void managed_about_to_allocate(struct pool *pool, size_t bytes)
 {
     no_lock_may_be_held();
     bool green;
@@ -112,7 +112,7 @@ void managed_coming(struct pool *pool, size_t bytes)
         give_back(pool, device, missing);
 }
 
-void managed_came(struct pool *pool, size_t bytes)
+void managed_allocated(struct pool *pool, size_t bytes)
 {
     no_lock_may_be_held();
     bool green;

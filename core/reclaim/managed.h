@@ -26,10 +26,11 @@
 
 struct pool;
 
-/* managed_coming is called before cuMemAllocManaged in the current context, and releases what it
- * needs. managed_came is called after cuMemAllocManaged has succeeded, and counts the bytes. */
-void managed_coming(struct pool *pool, size_t bytes);
-void managed_came(struct pool *pool, size_t bytes);
+/* managed_about_to_allocate is called before cuMemAllocManaged in the current context, and releases
+ * what it needs. managed_allocated is called after cuMemAllocManaged has succeeded, and counts the
+ * bytes. */
+void managed_about_to_allocate(struct pool *pool, size_t bytes);
+void managed_allocated(struct pool *pool, size_t bytes);
 
 /* managed_find is called before the driver frees memory that is not the pool's, and managed_freed
  * after it. */

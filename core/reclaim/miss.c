@@ -48,7 +48,7 @@ void miss_ask_exactly(struct miss *miss)
     miss_ask(miss);
 }
 
-bool miss_ask_in_vain(struct miss *miss)
+bool miss_ask_beyond_device(struct miss *miss)
 {
     if (miss->requested <= miss->context->device->total_bytes)
         return false;

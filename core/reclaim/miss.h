@@ -56,7 +56,7 @@ void miss_ask_exactly(struct miss *miss);
 /* Replaces all of the functions above where the request exceeds the device's memory. Returns false
  * where it does not. Asks once, for the sake of the driver's own error, and releases nothing.
  * Reserves what the driver gave, if anything. */
-bool miss_ask_in_vain(struct miss *miss);
+bool miss_ask_beyond_device(struct miss *miss);
 
 static inline bool miss_is_out_of_memory(const struct miss *miss)
 {

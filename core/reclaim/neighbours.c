@@ -30,7 +30,7 @@
 
 /* After this many answers in a row whose memory did not become free here, others are not asked
  * again. */
-#define VAIN_ANSWERS 32u
+#define ANSWERS_WITHOUT_EFFECT 32u
 
 /* How long others that have nothing any more are asked one after the other: nanoseconds. */
 #define EMPTY_NANOSECONDS BOARD_SILENCE_NANOSECONDS
@@ -57,16 +57,17 @@ static struct shortage next_demand(const struct reclaim *progress)
     return (struct shortage){demand ? demand : first, 1, 0, 0};
 }
 
-/* Whether memory that others say they gave has not become free here, VAIN_ANSWERS times in a row.
- * If a rival takes the memory first, the rival's request is met, so rivals rarely cause this. */
-static bool is_given_in_vain(struct reclaim_others *others, uint64_t left)
+/* Whether memory that others say they gave has not become free here, ANSWERS_WITHOUT_EFFECT times
+ * in a row. If a rival takes the memory first, the rival's request is met, so rivals rarely cause
+ * this. */
+static bool does_not_arrive(struct reclaim_others *others, uint64_t left)
 {
     if (left > others->left)
         others->in_vain = 0;
     else if (others->given)
         others->in_vain++;
     others->left = left;
-    return others->in_vain >= VAIN_ANSWERS;
+    return others->in_vain >= ANSWERS_WITHOUT_EFFECT;
 }
 
 /* Relaxed: several threads may take part in a series, and the answer is a guess. */
@@ -159,7 +160,7 @@ static bool look_at_shortage(struct pool *pool, struct device *device, struct re
             ask_beside_waited(device, progress, bytes_to_ask_for(device, progress, missing)),
             missing, rest_of(of_others, kept_by_drivers(pool, device)), needed};
     }
-    return !is_given_in_vain(&progress->others, left);
+    return !does_not_arrive(&progress->others, left);
 }
 
 /* The shortest pause between two looks at a demand, each of which costs some system calls:
@@ -231,7 +232,7 @@ static void note_what_was_waited_for(const struct question *question)
     uint64_t now = monotonic_now();
     if (question->seen.given >= question->shortage->enough)
         return;
-    if (now - question->began >= VAIN_WAIT_NANOSECONDS / 2 && now >= question->give_up_at)
+    if (now - question->began >= STALLED_WAIT_NANOSECONDS / 2 && now >= question->give_up_at)
         note_waited_bytes(waited_for_others(device, question->progress),
                           pending_of_frees(device, question->progress, &question->seen));
     if (now - question->began >= TELL_NANOSECONDS && question->seen.in_order)

@@ -7,8 +7,8 @@
 #include "own_events.h"
 
 /* The first and the longest pause after a query that found an event incomplete. */
-#define VAIN_NANOSECONDS_MIN UINT64_C(1000)
-#define VAIN_NANOSECONDS_MAX UINT64_C(1000000)
+#define NOT_READY_NANOSECONDS_MIN UINT64_C(1000)
+#define NOT_READY_NANOSECONDS_MAX UINT64_C(1000000)
 
 /* If the context has died, its work has ended with it, and streams_context_died records that. */
 static CUresult ask_driver(struct pool *pool, const struct own_event *event)
@@ -25,27 +25,27 @@ static CUresult ask_driver(struct pool *pool, const struct own_event *event)
 }
 
 /* Later events complete no earlier. */
-static bool was_asked_in_vain(const struct stream *stream, const struct own_event *event)
+static bool was_not_ready_lately(const struct stream *stream, const struct own_event *event)
 {
     lock_must_be_held(&stream->lock);
-    return event && stream->vain_stamp > stream_done(stream) &&
-           event->stamp >= stream->vain_stamp && monotonic_now() < stream->vain_until;
+    return event && stream->not_ready_stamp > stream_done(stream) &&
+           event->stamp >= stream->not_ready_stamp && monotonic_now() < stream->not_ready_until;
 }
 
 static void note_answer(struct stream *stream, uint64_t stamp, CUresult result)
 {
     lock_must_be_held(&stream->lock);
     if (result != CUDA_ERROR_NOT_READY) {
-        stream->vain_ns = 0;
-        stream->vain_stamp = 0;
+        stream->not_ready_ns = 0;
+        stream->not_ready_stamp = 0;
         return;
     }
-    uint64_t longer = 2 * stream->vain_ns;
+    uint64_t longer = 2 * stream->not_ready_ns;
     if (longer == 0)
-        longer = VAIN_NANOSECONDS_MIN;
-    stream->vain_ns = longer < VAIN_NANOSECONDS_MAX ? longer : VAIN_NANOSECONDS_MAX;
-    stream->vain_stamp = stamp;
-    stream->vain_until = monotonic_now() + stream->vain_ns;
+        longer = NOT_READY_NANOSECONDS_MIN;
+    stream->not_ready_ns = longer < NOT_READY_NANOSECONDS_MAX ? longer : NOT_READY_NANOSECONDS_MAX;
+    stream->not_ready_stamp = stamp;
+    stream->not_ready_until = monotonic_now() + stream->not_ready_ns;
 }
 
 static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bool sparingly)
@@ -55,7 +55,7 @@ static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bo
     while (event && event->stamp < stamp)
         event = event->next;
     uint64_t covered = event ? event->stamp : 0;
-    bool vain = sparingly && was_asked_in_vain(stream, event);
+    bool vain = sparingly && was_not_ready_lately(stream, event);
     if (event && !vain)
         event->users++;
     lock_give(&stream->lock);
@@ -69,7 +69,7 @@ static CUresult ask(struct pool *pool, struct stream *stream, uint64_t stamp, bo
         own_events_complete(stream, covered);
     note_answer(stream, covered, result);
     own_event_drop(stream, event);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     lock_give(&stream->lock);
     return result;
 }

@@ -230,7 +230,7 @@ void own_events_capture_has_come(struct pool *pool)
 static void record_in_context_of(struct pool *pool, struct stream *stream, bool quiet)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     bool lacks = lacks_event(stream) && (!quiet || stream->stamp_when_looked == stamp);
     if (quiet)
@@ -293,7 +293,7 @@ static void record_where_missing(struct pool *pool, struct stream *stream,
                                  const struct context *context)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     bool lacks = stream->context == context && lacks_event(stream) && may_be_named(stream);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     CUstream handle = stream->handle;
@@ -321,7 +321,7 @@ void own_events_record_missing(struct pool *pool, const struct context *context)
 void own_events_record_to_wait(struct pool *pool, struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     bool lacks = lacks_event(stream), named = may_be_named(stream);
     bool is_here = stream->id && (!stream->thread || stream->thread == thread_state.id);
     uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);

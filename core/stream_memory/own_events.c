@@ -50,7 +50,7 @@ void own_event_drop(struct stream *stream, struct own_event *event)
         put_spare(stream, event);
 }
 
-void own_events_settle(struct stream *stream)
+void own_events_apply_done(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     uint64_t done = stream_done(stream);
@@ -129,7 +129,7 @@ struct own_event *own_events_begin(struct stream *stream, bool *make)
 {
     lock_must_be_held(&stream->lock);
     struct own_event *event = NULL;
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     *make = counter_get(&stream->outstanding) < OWN_EVENTS_MAX;
     if (*make)
         event = take_spare(stream);
@@ -183,16 +183,16 @@ void own_events_have_new_owner(struct stream *stream)
 
 /* After a stream found no block with an event, so many frees on the searched stream that can record
  * one do. */
-#define WANTED_FREES 32u
+#define REQUESTED_FREES 32u
 
-void own_events_want(struct stream *stream)
+void own_events_request(struct stream *stream)
 {
-    atomic_store_explicit(&stream->events_wanted, WANTED_FREES, memory_order_relaxed);
+    atomic_store_explicit(&stream->events_requested, REQUESTED_FREES, memory_order_relaxed);
 }
 
-void own_events_want_one_less(struct stream *stream)
+void own_events_release_request(struct stream *stream)
 {
-    unsigned wanted = atomic_load_explicit(&stream->events_wanted, memory_order_relaxed);
+    unsigned wanted = atomic_load_explicit(&stream->events_requested, memory_order_relaxed);
     if (wanted)
-        atomic_store_explicit(&stream->events_wanted, wanted - 1, memory_order_relaxed);
+        atomic_store_explicit(&stream->events_requested, wanted - 1, memory_order_relaxed);
 }

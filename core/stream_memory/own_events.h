@@ -28,7 +28,7 @@ void own_events_complete(struct stream *stream, uint64_t stamp);
 
 /* The caller holds the stream's lock. Makes pending blocks with a stamp <= done clean, and retires
  * the events with such stamps. */
-void own_events_settle(struct stream *stream);
+void own_events_apply_done(struct stream *stream);
 
 /* ---- outstanding events; the caller holds the stream's lock ---- */
 
@@ -71,10 +71,10 @@ void own_events_have_new_owner(struct stream *stream);
 
 /* ---- requests for events; no lock is needed ---- */
 
-/* own_events_want: another stream looked for a block with an event and found none, so the next
- * frees record one each. own_events_want_one_less: one of them has. Concurrent calls may lose each
- * other's changes. */
-void own_events_want(struct stream *stream);
-void own_events_want_one_less(struct stream *stream);
+/* own_events_request: another stream looked for a block with an event and found none, so the next
+ * frees record one each. own_events_release_request: one of them has. Concurrent calls may lose
+ * each other's changes. */
+void own_events_request(struct stream *stream);
+void own_events_release_request(struct stream *stream);
 
 #endif

@@ -62,7 +62,8 @@ struct own_event {
  *   free_bytes + the bytes of live blocks that its shelves count + spare_bytes == reserved_bytes
  *   the stamps of spare pieces and of live parts <= spare_stamp
  *   id == the list's id at its index
- * After own_events_settle, every pending block and every outstanding event has a stamp > done. */
+ * After own_events_apply_done, every pending block and every outstanding event has a stamp > done.
+ */
 struct stream {
     _Alignas(STREAM_APART) struct short_lock lock;
 
@@ -104,13 +105,13 @@ struct stream {
     struct own_event *spare;
     struct own_event *discarded; /* to be destroyed without the lock: nobody will use them again */
     struct own_event *marker;    /* an event that is recorded again and again: see own_event_mark */
-    uint64_t vain_stamp, vain_until,
-        vain_ns;                    /* written by own_events_query_sparingly, which explains them */
+    uint64_t not_ready_stamp, not_ready_until,
+        not_ready_ns;               /* written by own_events_query_sparingly, which explains them */
     uint64_t waited_for, waited_at; /* stamps: a wait for the frees up to waited_for timed out
                                        when done was waited_at. Written by stream_release.c */
     counter outstanding; /* how many events are outstanding. Read without the lock where a missed
                             look is harmless */
-    _Atomic unsigned events_wanted; /* so many of the next frees record an event, because another
+    _Atomic unsigned events_requested; /* so many of the next frees record an event, because another
                                        stream looked for one and found none. Relaxed: it orders
                                        nothing */
 
@@ -126,7 +127,7 @@ struct stream {
                                   the acquire in lock_to_become */
     uint64_t covered_bytes;    /* of pending blocks with a stamp <= covered */
     uint64_t may_be_uncovered; /* bytes that may be pending with a stamp > covered. Written by
-                                  stream_put.c, see uncovered_share there */
+                                  stream_free_event.c, see uncovered_share there */
     uint64_t unchecked_cap;    /* free bytes up to which the device's cap need not be checked.
                                   Written by stream_reserve.c */
     int64_t unchecked_bytes;   /* free bytes up to which a free checks neither the cap nor the
@@ -134,11 +135,11 @@ struct stream {
     counter spare_bytes; /* of its segments, in no block that is live or free: see stream_parts.h */
     counter spare_stamp; /* the newest stamp that a spare piece has or had */
     struct block_list clean_parts; /* clean parts that are not merged into their segments yet:
-                                      see stream_aside.h. Linked through LINK_HEAP, and in no
+                                      see stream_merge.h. Linked through LINK_HEAP, and in no
                                       bucket's list */
     struct block *waiting; /* parts of its segments that were freed where no stamp tells when
                               they are clean. Linked through links[LINK_HEAP].next. Written by
-                              stream_aside.c */
+                              stream_merge.c */
     counter away; /* parts in clean_parts and in waiting. Read without the lock as a hint */
     unsigned frees_until_look; /* frees until the clock is read next */
     uint64_t now;              /* the monotonic clock, in nanoseconds, when last read */
@@ -151,7 +152,7 @@ struct stream {
     unsigned search_from;     /* its next search for a block skips so many other streams. Written by
                                  stream_search.c */
 
-    /* Whether caching its frees pays: written by stream_payoff.c. */
+    /* Whether caching its frees pays: written by stream_bypass.c. */
     unsigned misses_at_bound; /* misses, nearly in a row, each of which evicted another block at
                                  the bound of the reserve */
     unsigned for_driver;      /* so many of the next frees are left to the driver because of that */
@@ -187,17 +188,17 @@ static inline uint64_t stream_done(const struct stream *stream)
     return atomic_load_explicit(&stream->done, memory_order_relaxed);
 }
 
-/* Whether anything on the stream is not known to be clean. stream_has_unsettled_spare looks at
+/* Whether anything on the stream is not known to be clean. stream_has_unclean_spare looks at
  * spare memory alone, and needs no lock. */
-static inline bool stream_has_unsettled_spare(const struct stream *stream)
+static inline bool stream_has_unclean_spare(const struct stream *stream)
 {
     return counter_get(&stream->spare_stamp) > stream_done(stream);
 }
 
-static inline bool stream_is_unsettled(const struct stream *stream)
+static inline bool stream_is_unclean(const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    return stream->pending.first || stream_has_unsettled_spare(stream);
+    return stream->pending.first || stream_has_unclean_spare(stream);
 }
 
 /* The caller holds the stream's lock. What is submitted to the stream from now on is ordered after

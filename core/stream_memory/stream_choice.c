@@ -69,7 +69,7 @@ static bool find_best(const struct choice *choice, struct best *best)
         if (!is_worth_a_look(choice, stream))
             continue;
         lock_take(&stream->lock, LOCK_STREAM);
-        own_events_settle(stream);
+        own_events_apply_done(stream);
         struct block *found = choice_is_of(choice, stream) ? best_of(choice, stream) : NULL;
         if (found && is_better(choice, found, best->stream ? &best->block : NULL)) {
             best->stream = stream;

@@ -2,7 +2,7 @@
  * Chooses which free blocks are released to the driver: in the order of the settings, from one
  * context at a time.
  *
- * Parts are never chosen (stream_aside.h), because the driver does not know of them.
+ * Parts are never chosen (stream_merge.h), because the driver does not know of them.
  *
  * A chosen block is off its shelf and out of the table. It is chained through
  * links[LINK_HEAP].next, and detached from its stream (stream_block_is_detached) until somebody has

@@ -4,7 +4,7 @@
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "own_event_query.h"
-#include "stream_aside.h"
+#include "stream_merge.h"
 #include "stream_parts.h"
 #include "stream_reserve.h"
 
@@ -60,9 +60,9 @@ bool stream_cut_after_asking(const struct search *search, struct shelf *shelf,
     struct stream *stream = search->ref.stream;
     uint64_t stamp = search->host_only && search_asks(search) ? oldest_stamp(stream) : 0;
     bool asked = stamp && own_events_query_sparingly(pool, stream, stamp);
-    bool any = stream_aside_has_any(streams_of(pool), stream->device);
+    bool any = stream_merge_has_waiting(streams_of(pool), stream->device);
     if (any || asked)
-        stream_aside_go_home(pool, stream->device, NULL);
+        stream_merge_all(pool, stream->device, NULL);
     return (any || asked) && stream_cut_for(search, shelf, bucket, address, bytes, false);
 }
 

@@ -6,13 +6,13 @@
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
-#include "stream_aside.h"
 #include "stream_choice.h"
 #include "stream_find.h"
-#include "stream_hands.h"
+#include "stream_merge.h"
 #include "stream_order.h"
+#include "stream_owner.h"
+#include "stream_pending.h"
 #include "stream_release.h"
-#include "stream_settle.h"
 #include "stream_shelf.h"
 
 /* ---- in each stream's order ---- */
@@ -95,15 +95,15 @@ static void wait_for_context(struct pool *pool, struct context *context)
     bool recorded = record_legacy(pool, context, &event);
     leave_driver();
     bool waits = recorded;
-    while (stream_settle_is_pending_in(pool, context) &&
-           (waits || stream_settle_is_awaited(pool, context)) && monotonic_now() < give_up_at) {
-        CUresult result = stream_settle_wait(pool, &visit, waits ? &event : NULL, give_up_at);
+    while (stream_pending_in_context(pool, context) &&
+           (waits || stream_pending_has_events(pool, context)) && monotonic_now() < give_up_at) {
+        CUresult result = stream_pending_wait(pool, &visit, waits ? &event : NULL, give_up_at);
         if (waits && result == CUDA_SUCCESS)
             order_blocking_are_over(marks);
         waits = waits && result == CUDA_ERROR_NOT_READY;
     }
     if (recorded)
-        stream_settle_destroy(pool, &visit, event);
+        stream_pending_destroy_event(pool, &visit, event);
     order_free_marks(marks);
 }
 
@@ -118,22 +118,22 @@ static void release_all(struct pool *pool, struct context *context, const struct
                             .generation = context_generation(context),
                             .mempool = mempool,
                             .older_than = UINT64_MAX};
-    stream_settle(pool, context->device);
+    stream_pending_query(pool, context->device);
     if (!mempool)
-        stream_aside_go_home(pool, context->device, context);
+        stream_merge_all(pool, context->device, context);
     stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
-    bool waits = !mempool && stream_aside_has_any(streams_of(pool), context->device);
-    if (!waits && !stream_settle_is_pending_in(pool, context))
+    bool waits = !mempool && stream_merge_has_waiting(streams_of(pool), context->device);
+    if (!waits && !stream_pending_in_context(pool, context))
         return;
     enter_driver();
-    bool recorded = stream_settle_record_context(pool, context, &after.event);
+    bool recorded = stream_pending_record_context(pool, context, &after.event);
     leave_driver();
     if (recorded) {
         choice.pending_too = true;
         stream_give_back(&choice, UINT64_MAX, reason, &after, RELEASE_IN_ALLOCATION);
         if (!mempool)
-            stream_release_chain(pool, context, stream_aside_collect(pool, context), reason,
-                                 &after);
+            stream_release_chain(pool, context, stream_merge_collect_segments(pool, context),
+                                 reason, &after);
         enter_driver();
         pool->driver->cuEventDestroy_v2(after.event);
         leave_driver();
@@ -143,9 +143,9 @@ static void release_all(struct pool *pool, struct context *context, const struct
     if (mempool)
         return;
     give_back_in_order(&choice);
-    if (!pool->driver->cuCtxRecordEvent && stream_settle_is_pending_in(pool, context)) {
+    if (!pool->driver->cuCtxRecordEvent && stream_pending_in_context(pool, context)) {
         wait_for_context(pool, context);
-        stream_aside_go_home(pool, context->device, context);
+        stream_merge_all(pool, context->device, context);
         stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     }
 }
@@ -153,7 +153,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
 void stream_ends_mempool(struct pool *pool, const struct mempool *mempool, uint64_t bytes, bool all)
 {
     struct context *c = context_next(pool, NULL, mempool->device);
-    stream_settle(pool, mempool->device);
+    stream_pending_query(pool, mempool->device);
     for (; c; c = context_next(pool, c, mempool->device)) {
         struct choice choice = choice_any(pool);
         choice.mempool = mempool;
@@ -176,7 +176,7 @@ void stream_ends_before(struct pool *pool, struct context *context)
     if (!program_captures(&pool->captures) || !pool->driver->cuMemFreeAsync)
         return;
     give_back_in_order(&choice);
-    while (stream_settle_is_awaited(pool, context) &&
+    while (stream_pending_has_events(pool, context) &&
            monotonic_now() - started < PATIENCE_NANOSECONDS)
         patient_nap(started);
 }
@@ -219,11 +219,11 @@ void stream_ends_forget(struct pool *pool, struct context *context)
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
             if (block_is_part(chain))
-                stream_aside_take_home(pool, stream_block_of(chain));
+                stream_merge_part(pool, stream_block_of(chain));
             else
-                stream_block_gone(pool, stream_block_of(chain));
+                stream_block_recycle(pool, stream_block_of(chain));
             stream_block_has_a_place(stream);
         }
     }
-    stream_aside_go_home(pool, context->device, context);
+    stream_merge_all(pool, context->device, context);
 }

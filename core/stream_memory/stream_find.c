@@ -112,7 +112,7 @@ static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct
     lock_take(&streams->lock, LOCK_STREAMS);
     struct stream_ref ref = look_up_name(streams, &name);
     lock_give(&streams->lock);
-    if (ref.stream || !make || stream_table_is_full(streams) || streams_turn_away(streams))
+    if (ref.stream || !make || stream_table_is_full(streams) || streams_leave_to_driver(streams))
         return ref;
     name.ordered_by_others = is_ordered_by_others(pool, handle);
     lock_take(&streams->lock, LOCK_STREAMS);
@@ -151,7 +151,7 @@ static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream
 {
     struct stream_ref ref = stream_look_up(pool, handle, id);
     if (ref.stream || !make || stream_table_is_full(streams_of(pool)) ||
-        streams_turn_away(streams_of(pool)))
+        streams_leave_to_driver(streams_of(pool)))
         return ref;
     ref = make_known(pool, id, handle, current);
     if (ref.stream)

@@ -13,11 +13,11 @@
 #include "mempool_sums.h"
 #include "own_event_record.h"
 #include "own_events.h"
+#include "stream_bypass.h"
 #include "stream_find.h"
-#include "stream_hands.h"
+#include "stream_free_event.h"
+#include "stream_owner.h"
 #include "stream_part_free.h"
-#include "stream_payoff.h"
-#include "stream_put.h"
 #include "stream_release.h"
 #include "stream_reserve.h"
 #include "stream_shelf.h"
@@ -29,12 +29,12 @@
  * stamp is taken, and the block is detached. False: the driver frees the block, and its free is the
  * operation that others wait for. */
 static bool free_slowly(struct pool *pool, struct stream_block *block, struct stream_ref ref,
-                        CUstream handle, uint64_t stamp, struct stream_put put)
+                        CUstream handle, uint64_t stamp, struct stream_free_event put)
 {
     struct stream *stream = ref.stream;
     bool moved = shelf_of(block)->stream != stream;
     struct own_event *event;
-    bool may = stream_put_in_free(pool, ref, handle, stamp, put, &event);
+    bool may = stream_free_event_record(pool, ref, handle, stamp, put, &event);
     if (moved)
         stream_block_leave_shelf(block);
     lock_take(&stream->lock, LOCK_STREAM);
@@ -46,10 +46,10 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
     if (stays)
-        stream_put_on_shelf(pool, shelf, bucket, block, moved, event, stamp);
+        stream_free_make_pending(pool, shelf, bucket, block, moved, event, stamp);
     if (event)
         own_event_drop(stream, event);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     shelf_set_unchecked(stream);
     /* If no event can be recorded, not every free tries again. */
     if (put.event && !event && !put.marker)
@@ -72,7 +72,7 @@ static bool free_whole_in_order(struct pool *pool, struct stream_block *block,
     lock_take(&stream->lock, LOCK_STREAM);
     for (;;) {
         if (!stream_is(ref) || !shelf_may_keep(stream, block) ||
-            (!looked && payoff_comes_too_late(stream, block))) {
+            (!looked && bypass_is_too_far_behind(stream, block))) {
             lock_give(&stream->lock);
             return false;
         }
@@ -86,8 +86,8 @@ static bool free_whole_in_order(struct pool *pool, struct stream_block *block,
         looked = true;
         lock_take(&stream->lock, LOCK_STREAM);
     }
-    struct stream_put put = stream_put_due(pool, stream, block);
-    if ((put.event || put.marker) && payoff_is_for_driver(stream)) {
+    struct stream_free_event put = stream_free_event_due(pool, stream, block);
+    if ((put.event || put.marker) && bypass_is_for_driver(stream)) {
         lock_give(&stream->lock);
         return false;
     }
@@ -148,7 +148,7 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
                  !own_events_capture_is_coming(pool);
     if (stays) {
         own_events_raise_marked(stream, stamp);
-        stream_put_on_shelf(pool, shelf, block->block.bucket, block, false, NULL, stamp);
+        stream_free_make_pending(pool, shelf, block->block.bucket, block, false, NULL, stamp);
     } else {
         atomic_store_explicit(&block->held_at, address, memory_order_release);
     }
@@ -198,10 +198,10 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)
-        stream_put_on_shelf(pool, shelf, bucket, block, true, NULL, stamp);
+        stream_free_make_pending(pool, shelf, bucket, block, true, NULL, stamp);
     if (bucket && event)
         own_event_drop(stream, event);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     lock_give(&stream->lock);
     stream_block_has_a_place(stream);
     if (!bucket) {
@@ -260,7 +260,7 @@ CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
                                stream_release *release, const void *argument)
 {
     CUdeviceptr address = block_address(&block->block);
-    stream_block_leave(pool, block);
+    stream_block_begin_free(pool, block);
     uint64_t started = monotonic_now();
     mempool_move_begin(streams_of(pool));
     enter_driver();
@@ -269,9 +269,9 @@ CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
     uint64_t nanoseconds = monotonic_now() - started;
     if (driver_is_rid_of(pool->driver, address, result)) {
         use_forget(pool, block);
-        stream_block_left(pool, block, nanoseconds);
+        stream_block_freed(pool, block, nanoseconds);
     } else {
-        stream_block_came_back(pool, block);
+        stream_block_free_failed(pool, block);
     }
     mempool_move_end(streams_of(pool));
     /* The driver's memory pool may keep the memory. Only the housekeeper releases it to others. */

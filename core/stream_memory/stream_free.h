@@ -12,7 +12,7 @@
 #include "streams.h"
 
 /* cuMemFreeAsync of a claimed block. False: the block belongs to the caller alone. The caller lets
- * the driver free it and then calls stream_block_left or stream_block_came_back. */
+ * the driver free it and then calls stream_block_freed or stream_block_free_failed. */
 bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct stream_ref ref,
                           CUstream handle);
 

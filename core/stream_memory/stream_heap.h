@@ -25,7 +25,7 @@
  * Events cost more than everything else here. A free records one in these cases:
  *   - Other streams have lately looked for a block with an event and found none.
  *   - More than the stream's share would otherwise be pending with no event after it
- *     (stream_put.c).
+ *     (stream_free_event.c).
  *   - Others order the stream: then each free records an event or a marker, or the driver frees the
  *     block (stream_order.h).
  *
@@ -33,9 +33,9 @@
  * operations and queries must not cost more calls than the driver's two for an allocation and its
  * free. The pool measures three such cases:
  *   - A free on another stream than the allocation's. Looks at the blocks pending there have failed
- *     so often that the stream must be far behind (payoff_comes_too_late).
+ *     so often that the stream must be far behind (bypass_is_too_far_behind).
  *   - A free that would record something, on a stream with few hits whose misses evict other blocks
- *     (payoff_is_for_driver).
+ *     (bypass_is_for_driver).
  *   - A new stream, while most streams end with something pending and without a reused block
  *     (streams_served_another).
  * The pool still takes some of these, to notice when the case no longer holds. An event that had

@@ -3,7 +3,7 @@
  * contexts, the reclaim of memory and the housekeeper call.
  */
 #include "stream_memory.h"
-#include "stream_hands.h"
+#include "stream_owner.h"
 #include <stdlib.h>
 
 #include "core/base/clock.h"
@@ -19,12 +19,11 @@
 #include "mempool_unserved.h"
 #include "own_event_record.h"
 #include "program_events.h"
-#include "stream_aside.h"
 #include "stream_ends.h"
-#include "stream_peaks.h"
+#include "stream_merge.h"
+#include "stream_pending.h"
 #include "stream_release.h"
 #include "stream_reserve.h"
-#include "stream_settle.h"
 #include "stream_sums.h"
 #include "stream_table.h"
 #include "streams.h"
@@ -104,14 +103,14 @@ static void capture_has_come(struct pool *pool)
         own_events_capture_has_come(pool);
 }
 
-static bool let_go(struct pool *pool, CUdeviceptr address)
+static bool freed_outside(struct pool *pool, CUdeviceptr address)
 {
-    return !streams_of(pool) || stream_block_let_go(pool, address);
+    return !streams_of(pool) || stream_block_freed_outside(pool, address);
 }
 
 static void ask(struct pool *pool, struct device *device)
 {
-    stream_settle(pool, device);
+    stream_pending_query(pool, device);
 }
 
 static uint64_t give_back(struct pool *pool, struct device *device, uint64_t bytes)
@@ -144,7 +143,7 @@ static bool wait_for_the_rest(struct pool *pool, struct device *device,
     if (!may_look_at_streams(pool, device, progress) ||
         (device && !look_is_due(stream_device(device), pending)))
         return false;
-    stream_settle_until(pool, device, smaller_of(until, progress->give_up_at));
+    stream_pending_wait_until(pool, device, smaller_of(until, progress->give_up_at));
     if (device && until <= progress->give_up_at)
         note_look(stream_device(device), pending);
     return false;
@@ -153,7 +152,7 @@ static bool wait_for_the_rest(struct pool *pool, struct device *device,
 static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,
                         enum release_place place)
 {
-    stream_settle(pool, device);
+    stream_pending_query(pool, device);
     uint64_t released = stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
     /* Blocks that streams release go to the driver's own memory pools first. */
     if (streams_of(pool))
@@ -172,7 +171,7 @@ static uint64_t make_room(struct pool *pool, struct device *device, uint64_t byt
 static uint64_t trim(struct pool *pool)
 {
     if (streams_of(pool))
-        stream_aside_await_others(streams_of(pool));
+        stream_merge_await_others(streams_of(pool));
     return release(pool, NULL, UINT64_MAX, RELEASE_IN_FREE);
 }
 
@@ -219,7 +218,7 @@ const struct kind stream_memory = {
     .ended = ended,
     .capture_is_coming = capture_is_coming,
     .capture_has_come = capture_has_come,
-    .let_go = let_go,
+    .freed_outside = freed_outside,
     .forget_address = stream_block_forget_address,
     .ask = ask,
     .give_back = give_back,

@@ -11,11 +11,11 @@
 #include "core/reclaim/waiting.h"
 #include "mempool.h"
 #include "mempool_sums.h"
+#include "stream_bypass.h"
 #include "stream_cut.h"
-#include "stream_payoff.h"
+#include "stream_pending.h"
 #include "stream_release.h"
 #include "stream_reserve.h"
-#include "stream_settle.h"
 
 /* Stamp of a live block that was taken from another stream, whose work may still use it. */
 #define STAMP_OF_ANOTHER UINT64_MAX
@@ -80,7 +80,7 @@ static void ask_behind_other_streams(struct miss *miss, const struct search *sea
     if (!miss_is_out_of_memory(miss) || !search_may_wait(search) ||
         !may_look_at_streams(miss->pool, context->device, &miss->progress))
         return;
-    stream_settle(miss->pool, context->device);
+    stream_pending_query(miss->pool, context->device);
     uint64_t released = stream_release_clean(miss->pool, context->device, UINT64_MAX,
                                              EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     if (context_pin(context, miss->generation)) {
@@ -312,11 +312,11 @@ CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
                         .with = search,
                         .cost = bucket->counters,
                         .address = address};
-    if (miss_ask_in_vain(&miss))
+    if (miss_ask_beyond_device(&miss))
         return finish_miss(&miss, shelf, bucket);
     if (stream_reserve_before_growth(pool, context, search->mempool, miss.bytes, search->ref,
                                      search->handle))
-        payoff_note_at_bound(shelf->stream);
+        bypass_note_at_bound(shelf->stream);
     if (!miss_reserve(&miss)) {
         if (search_harder(search))
             return hand_out_found(&miss, shelf, bucket);

@@ -81,7 +81,7 @@ void order_clock_is_over(struct streams *streams, const struct order_clock *cloc
 static void settle(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     lock_give(&stream->lock);
 }
 
@@ -106,10 +106,10 @@ struct order_marks {
 
 /* Whether nothing on the stream waits to be known to have completed. Lock not needed; the answer
  * may be a moment old. */
-static bool seems_settled(const struct stream *stream)
+static bool seems_clean(const struct stream *stream)
 {
     return counter_get(&stream->free_bytes) == counter_get(&stream->clean_bytes) &&
-           counter_get(&stream->outstanding) == 0 && !stream_has_unsettled_spare(stream);
+           counter_get(&stream->outstanding) == 0 && !stream_has_unclean_spare(stream);
 }
 
 /* Skips a stream with nothing pending: of many streams, few have been used since the last call. */
@@ -117,7 +117,7 @@ static void take_stream(struct streams *streams, unsigned index, const struct co
                         struct order_marks *taken, unsigned room)
 {
     struct stream *stream = stream_at(streams, index);
-    bool settled = seems_settled(stream);
+    bool settled = seems_clean(stream);
     if (settled && stream_id(streams, stream))
         return;
     lock_take(&stream->lock, LOCK_STREAM);
@@ -126,7 +126,7 @@ static void take_stream(struct streams *streams, unsigned index, const struct co
         taken->marks[taken->count++].stamp =
             atomic_load_explicit(&stream->stamp, memory_order_relaxed);
     }
-    if (!stream->id && seems_settled(stream) &&
+    if (!stream->id && seems_clean(stream) &&
         atomic_load_explicit(&stream->detached, memory_order_acquire) == 0)
         streams_note_idle(streams, stream);
     lock_give(&stream->lock);
@@ -177,7 +177,7 @@ void order_blocking_are_over(struct order_marks *taken)
         lock_take(&stream->lock, LOCK_STREAM);
         if (stream->ordered_by_others) {
             own_events_complete(stream, taken->marks[i].stamp);
-            own_events_settle(stream);
+            own_events_apply_done(stream);
         }
         lock_give(&stream->lock);
     }

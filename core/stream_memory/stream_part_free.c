@@ -12,11 +12,11 @@
 #include "mempool_list.h"
 #include "own_event_record.h"
 #include "own_events.h"
-#include "stream_aside.h"
 #include "stream_find.h"
-#include "stream_hands.h"
+#include "stream_free_event.h"
+#include "stream_merge.h"
+#include "stream_owner.h"
 #include "stream_parts.h"
-#include "stream_put.h"
 #include "stream_reserve.h"
 #include "use.h"
 
@@ -31,10 +31,11 @@ struct outcome {
 
 /* Whether the part becomes spare at once: this is its home shelf's stream, and that stream's order
  * is enough. */
-static bool is_at_home(const struct stream *stream, const struct stream_block *part, uint64_t stamp)
+static bool is_on_own_shelf(const struct stream *stream, const struct stream_block *part,
+                            uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
-    const struct shelf *home = stream_part_home(part);
+    const struct shelf *home = stream_part_shelf(part);
     bool ordered = stream->own_order || (!shelf_launches_early(stream) &&
                                          (stamp <= stream->marked || !stream->ordered_by_others));
     return home && home->stream == stream && ordered;
@@ -46,8 +47,8 @@ static bool put(struct pool *pool, struct stream *stream, struct stream_block *p
                 struct own_event *event, uint64_t stamp, struct outcome *outcome)
 {
     lock_must_be_held(&stream->lock);
-    if (is_at_home(stream, part, stamp)) {
-        struct shelf *home = stream_part_home(part);
+    if (is_on_own_shelf(stream, part, stamp)) {
+        struct shelf *home = stream_part_shelf(part);
         counter_add(&part->block.bucket->counters->frees, 1);
         outcome->merged = stream_parts_merge(home, part, stamp, true, &outcome->whole);
         return true;
@@ -55,7 +56,7 @@ static bool put(struct pool *pool, struct stream *stream, struct stream_block *p
     struct shelf *shelf = shelf_get(pool, stream, part->mempool);
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, part->block.bytes) : NULL;
     if (bucket)
-        stream_put_on_shelf(pool, shelf, bucket, part, true, event, stamp);
+        stream_free_make_pending(pool, shelf, bucket, part, true, event, stamp);
     return bucket;
 }
 
@@ -63,12 +64,12 @@ static bool put(struct pool *pool, struct stream *stream, struct stream_block *p
  * taken. */
 static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
                                   struct stream_ref ref, CUstream handle, uint64_t stamp,
-                                  struct stream_put due)
+                                  struct stream_free_event due)
 {
     struct stream *stream = ref.stream;
     struct outcome outcome = {false, MERGED_PART, NULL};
     struct own_event *event;
-    bool may = stream_put_in_free(pool, ref, handle, stamp, due, &event);
+    bool may = stream_free_event_record(pool, ref, handle, stamp, due, &event);
     stream_block_leave_shelf(part);
     lock_take(&stream->lock, LOCK_STREAM);
     bool stays = may && stream_is(ref) && shelf_may_keep_part(stream, part) &&
@@ -76,7 +77,7 @@ static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
     outcome.done = stays && put(pool, stream, part, event, stamp, &outcome);
     if (event)
         own_event_drop(stream, event);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     shelf_set_unchecked(stream);
     if (due.event && !event && !due.marker)
         shelf_put_off_check(stream);
@@ -91,11 +92,12 @@ static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
 
 /* Makes the part spare on its home shelf, if the stream's order is enough. Lock held, and nothing
  * has to be put into the stream. */
-static bool free_at_home(struct stream *stream, struct stream_block *part, struct outcome *outcome)
+static bool free_on_own_shelf(struct stream *stream, struct stream_block *part,
+                              struct outcome *outcome)
 {
     struct shelf *shelf = shelf_of(part);
     lock_must_be_held(&stream->lock);
-    if (!stream->own_order || stream_part_home(part) != shelf || shelf->stream != stream)
+    if (!stream->own_order || stream_part_shelf(part) != shelf || shelf->stream != stream)
         return false;
     counter_add(&part->block.bucket->counters->frees, 1);
     shelf_count_not_live(shelf, part);
@@ -112,7 +114,7 @@ static void finish(struct pool *pool, struct stream_ref ref, CUstream handle, bo
                    uint64_t bytes, const struct outcome *outcome)
 {
     if (outcome->merged == MERGED_LEAVES)
-        stream_aside_give(pool, outcome->whole, &handle);
+        stream_merge_release_segment(pool, outcome->whole, &handle);
     if (outcome->merged == MERGED_WHOLE)
         stream_reserve_keep_inside_caps(pool, ref, handle);
     if (look)
@@ -132,9 +134,9 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
         lock_give(&stream->lock);
         return false;
     }
-    struct stream_put due = stream_put_due(pool, stream, part);
+    struct stream_free_event due = stream_free_event_due(pool, stream, part);
     bool look = shelf_look_is_due(stream);
-    outcome.done = !due.event && !due.marker && free_at_home(stream, part, &outcome);
+    outcome.done = !due.event && !due.marker && free_on_own_shelf(stream, part, &outcome);
     if (!outcome.done) {
         stamp = shelf_next_stamp(stream);
         stream_block_is_detached(stream);
@@ -270,9 +272,9 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
     uint64_t bytes = part->block.bytes;
     leave_shelf(part);
     if (event)
-        stream_aside_wait(pool, part, event);
+        stream_merge_after(pool, part, event);
     else
-        stream_aside_take_home(pool, part);
+        stream_merge_part(pool, part);
     housekeeper_look(pool, bytes);
     return CUDA_SUCCESS;
 }
@@ -289,7 +291,7 @@ static CUresult wait_for_its_context(struct pool *pool, struct stream_block *par
     event->context = part->context;
     event->generation = part->context_generation;
     leave_shelf(part);
-    stream_aside_wait(pool, part, event);
+    stream_merge_after(pool, part, event);
     return CUDA_SUCCESS;
 }
 
@@ -318,5 +320,5 @@ void stream_part_free_of_dead(struct pool *pool, struct stream_block *part)
 {
     use_forget(pool, part);
     leave_shelf(part);
-    stream_aside_take_home(pool, part);
+    stream_merge_part(pool, part);
 }

@@ -9,7 +9,7 @@
  *
  * A part that is freed on another stream is a guest there. It is pending in that stream's order,
  * and may be handed out again on that stream, until its work has completed. Then it returns to its
- * segment in a separate step (stream_aside.h), because two streams' locks are never held together.
+ * segment in a separate step (stream_merge.h), because two streams' locks are never held together.
  * A part also returns this way if it was freed on its own stream, but that stream's order is not
  * enough.
  *
@@ -22,7 +22,7 @@
  * do not count in a stream's free bytes: caps do not apply, because spare memory can't be released.
  *
  *   stream->spare_bytes = bytes of all BLOCK_SPARE records of its shelves' segments
- *                         + bytes of the parts that wait (stream_aside.h)
+ *                         + bytes of the parts that wait (stream_merge.h)
  *
  * Parts outlive their stream and their context, as all stream-ordered memory does. Spare memory of
  * a context that has ended is never cut. Once the segment is whole, the driver frees it. If the
@@ -40,7 +40,7 @@
 #include "stream_block.h"
 #include "stream_shelf.h"
 
-static inline struct shelf *stream_part_home(const struct stream_block *part)
+static inline struct shelf *stream_part_shelf(const struct stream_block *part)
 {
     return atomic_load_explicit(&part->home, memory_order_relaxed);
 }

@@ -11,7 +11,7 @@
 #include "mempool_sums.h"
 #include "own_event_query.h"
 #include "own_events.h"
-#include "stream_hands.h"
+#include "stream_owner.h"
 #include "stream_shelf.h"
 
 /* How long a thread that is out of memory waits for memory that was released after an event, at
@@ -132,8 +132,8 @@ static void count_return(const struct stream_block *block, enum eviction reason,
 
 /* Counts the block as released, or puts it back on its shelf if the driver refused it. Returns the
  * bytes released. */
-static uint64_t settle_one(struct pool *pool, struct stream_block *block, enum eviction reason,
-                           uint64_t nanoseconds)
+static uint64_t finish_release(struct pool *pool, struct stream_block *block, enum eviction reason,
+                               uint64_t nanoseconds)
 {
     struct stream *stream = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream;
     uint64_t bytes = block->block.bytes;
@@ -142,23 +142,23 @@ static uint64_t settle_one(struct pool *pool, struct stream_block *block, enum e
         put_back(pool, block);
     } else {
         count_return(block, reason, nanoseconds);
-        stream_block_gone(pool, block);
+        stream_block_recycle(pool, block);
     }
     returning_end(stream->device, bytes);
     stream_block_has_a_place(stream);
     return refused ? 0 : bytes;
 }
 
-/* Calls settle_one for each block of a chain that was passed to the driver since started. Returns
- * the bytes released. */
-static uint64_t settle_chain(struct pool *pool, struct block *chain, enum eviction reason,
+/* Calls finish_release for each block of a chain that was passed to the driver since started.
+ * Returns the bytes released. */
+static uint64_t finish_chain(struct pool *pool, struct block *chain, enum eviction reason,
                              uint64_t started)
 {
     uint64_t released = 0, count = block_chain_count(chain);
     uint64_t each = count ? (monotonic_now() - started) / count : 0;
     for (struct block *next, *b = chain; b; b = next) {
         next = b->links[LINK_HEAP].next;
-        released += settle_one(pool, stream_block_of(b), reason, each);
+        released += finish_release(pool, stream_block_of(b), reason, each);
     }
     mempool_move_end(streams_of(pool));
     return released;
@@ -172,7 +172,7 @@ static uint64_t release_chain(struct pool *pool, struct context *context, struct
         return 0;
     uint64_t started = monotonic_now();
     hand_over(pool, context, chain, after, place);
-    return settle_chain(pool, chain, reason, started);
+    return finish_chain(pool, chain, reason, started);
 }
 
 uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
@@ -192,7 +192,7 @@ void stream_release_chain(struct pool *pool, struct context *context, struct blo
     /* A block that the driver refuses is forgotten: no stamp tells when its work has completed. */
     for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
         b->refused = false;
-    settle_chain(pool, chain, reason, started);
+    finish_chain(pool, chain, reason, started);
 }
 
 uint64_t stream_release_in(struct pool *pool, struct context *context, struct choice choice,
@@ -252,7 +252,7 @@ static uint64_t hand_over_in_order(struct pool *pool, CUstream handle, struct bl
         b->refused = pool->driver->cuMemFreeAsync(block_address(b), handle) != CUDA_SUCCESS &&
                      driver_has_block(pool->driver, block_address(b));
     leave_driver();
-    return settle_chain(pool, chain, reason, started);
+    return finish_chain(pool, chain, reason, started);
 }
 
 uint64_t stream_release_in_order_up_to(struct pool *pool, struct stream_ref ref, CUstream handle,
@@ -303,7 +303,7 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
 {
     struct block *chain = NULL;
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     struct own_event *event = stream->context == context ? use_first_event(stream) : NULL;
     if (event)
         chain = choice_take_pending(pool, stream, event->stamp, bytes);

@@ -11,9 +11,9 @@
 #include "mempool_calls.h"
 #include "own_event_query.h"
 #include "own_event_record.h"
-#include "stream_aside.h"
+#include "stream_merge.h"
+#include "stream_pending.h"
 #include "stream_release.h"
-#include "stream_settle.h"
 #include "stream_shelf.h"
 #include "stream_sums.h"
 
@@ -36,7 +36,7 @@ bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
     struct stream_bytes sum = stream_sum(pool, device);
     uint64_t kept = sum.cached + sum.pending + bytes;
     if (kept > cap) {
-        stream_settle(pool, device);
+        stream_pending_query(pool, device);
         kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     }
     unsigned count = stream_count(streams_of(pool));
@@ -68,7 +68,7 @@ void stream_reserve_keep_inside_caps(struct pool *pool, struct stream_ref ref, C
     struct stream_bytes sum = stream_sum(pool, device);
     uint64_t kept = sum.cached + sum.pending;
     if (kept > cap) {
-        stream_settle(pool, device);
+        stream_pending_query(pool, device);
         kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     }
     lock_take(&stream->lock, LOCK_STREAM);
@@ -85,7 +85,7 @@ static void release_idle(struct pool *pool, const struct device *device, uint64_
     uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
     struct choice choice = {.oldest_first = true, .older_than = now - idle};
     struct context *c = context_next(pool, NULL, changeable(device));
-    stream_settle(pool, device);
+    stream_pending_query(pool, device);
     for (; c; c = context_next(pool, c, changeable(device)))
         stream_release_in(pool, c, choice, UINT64_MAX, EVICTION_IDLE, RELEASE_IN_ALLOCATION);
 }
@@ -177,10 +177,10 @@ uint64_t stream_reserve_release_idle(struct pool *pool, struct device *device, u
         return UINT64_MAX;
     struct stream_bytes sum = stream_sum(pool, device);
     note_time_everywhere(pool, device, now);
-    if (sum.cached + sum.pending == 0 && !stream_aside_has_any(streams_of(pool), device))
+    if (sum.cached + sum.pending == 0 && !stream_merge_has_waiting(streams_of(pool), device))
         return UINT64_MAX;
     own_events_record_for_device(pool, device, true);
-    stream_settle(pool, device);
+    stream_pending_query(pool, device);
     uint64_t before = due_before(pool, now);
     uint64_t released = before ? release_due(pool, device, before) : 0;
     if (released)
@@ -266,14 +266,14 @@ static void look_at_what_is_left(struct pool *pool, struct device *device, uint6
         own_events_record_missing(pool, c);
 }
 
-static void settle_now_and_then(struct pool *pool, const struct device *device)
+static void query_now_and_then(struct pool *pool, const struct device *device)
 {
     struct streams *streams = streams_of(pool);
     uint64_t started;
-    if (streams_are_paused(streams, &streams->settling, &started))
+    if (streams_are_paused(streams, &streams->queries, &started))
         return;
-    stream_settle_all(pool, device, own_events_query_sparingly);
-    streams_pause_after(streams, &streams->settling, started);
+    stream_pending_query_by(pool, device, own_events_query_sparingly);
+    streams_pause_after(streams, &streams->queries, started);
 }
 
 /* A release here costs a driver call for each block, inside an allocation that does not need the
@@ -343,7 +343,7 @@ bool stream_reserve_before_growth(struct pool *pool, struct context *context,
     uint64_t bound = bound_on_reserve(pool, device, mempool, bytes);
     if (after <= bound)
         return false;
-    settle_now_and_then(pool, device);
+    query_now_and_then(pool, device);
     uint64_t excess = after - bound;
     uint64_t released = release_for_growth(pool, context, ref, handle, excess, false);
     if (released < excess)

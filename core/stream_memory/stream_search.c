@@ -95,7 +95,7 @@ static struct stream_block *take_for_another(struct stream *stream, struct block
     struct stream_block *block = stream_block_of(found);
     struct shelf_bucket *of = shelf_bucket_of(found->bucket);
     of->taken_by_others += stream->id != 0;
-    of->looks_in_vain = 0;
+    of->failed_looks = 0;
     shelf_detach(stream, block);
     shelf_unlist_if_empty(stream, found->bucket);
     return block;
@@ -111,7 +111,7 @@ static struct stream_block *look_at(const struct search *search, struct stream *
     if (stream == search->ref.stream)
         return NULL;
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     struct bucket *bucket = bucket_of(search, stream);
     struct block *first =
         bucket ? stream_block_first_whole(bucket->pending.first, LINK_BUCKET) : NULL;
@@ -124,7 +124,7 @@ static struct stream_block *look_at(const struct search *search, struct stream *
         block = take_for_another(stream, first);
     } else if (first) {
         *pending = true;
-        shelf_bucket_of(bucket)->looks_in_vain++;
+        shelf_bucket_of(bucket)->failed_looks++;
     }
     if (block)
         stream_block_is_detached(stream);
@@ -203,7 +203,7 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
         give_back_if_its_pool_ended(search->pool, search->mempool);
         return NULL;
     }
-    own_events_want(stream);
+    own_events_request(stream);
     learn_order(search, stream, counter_get(&block->block.epoch));
     *hit = HIT_BARRIER;
     return block;
@@ -249,7 +249,7 @@ static struct stream_block *visit_candidates(struct search *search, visitor *vis
 static void ask_for_events(const struct search *search)
 {
     for (unsigned i = 0; i < search->count; i++)
-        own_events_want(stream_at(streams_of(search->pool), search->candidates[i]));
+        own_events_request(stream_at(streams_of(search->pool), search->candidates[i]));
 }
 
 static void begin_next_behind(const struct search *search, unsigned others)

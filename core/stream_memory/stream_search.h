@@ -80,7 +80,7 @@ static inline struct stream_block *search_take_own(struct stream *stream, struct
 {
     lock_must_be_held(&stream->lock);
     if (!stream->own_order)
-        own_events_settle(stream);
+        own_events_apply_done(stream);
     struct block *found = shelf_find_own(stream, bucket);
     if (!found)
         return NULL;

@@ -35,8 +35,8 @@ struct shelf_bucket {
     uint64_t room;
     /* Failed looks of other streams at pending blocks of this bucket, since a stream last took one.
      */
-    unsigned looks_in_vain;
-    /* Frees of other streams' blocks while looks_in_vain was high: the driver got all but a few. */
+    unsigned failed_looks;
+    /* Frees of other streams' blocks while failed_looks was high: the driver got all but a few. */
     unsigned not_kept;
     uint64_t hits; /* the bucket's hits when has_hit_since last looked */
     /* Blocks that other streams have taken and no new block has replaced. */
@@ -501,9 +501,9 @@ static inline bool shelf_needs_no_check(const struct stream *stream,
 }
 
 /* Whether another stream has lately looked for a block with an event and found none. */
-static inline bool shelf_events_are_wanted(const struct stream *stream)
+static inline bool shelf_events_are_requested(const struct stream *stream)
 {
-    return atomic_load_explicit(&stream->events_wanted, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&stream->events_requested, memory_order_relaxed) != 0;
 }
 
 /* Lock held. */
@@ -523,7 +523,7 @@ static inline bool shelf_may_free_at_once(const struct shelf *shelf,
     const struct stream *stream = shelf->stream;
     lock_must_be_held(&stream->lock);
     return shelf_of(block) == shelf && stream_block_is_held(block, address) &&
-           !shelf_events_are_wanted(stream) &&
+           !shelf_events_are_requested(stream) &&
            !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
            shelf_may_keep(stream, block) && shelf_needs_no_check(stream, block) &&
            shelf_has_room(block->block.bucket);

@@ -8,7 +8,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
 #include "own_events.h"
-#include "stream_payoff.h"
+#include "stream_bypass.h"
 #include "stream_shelf.h"
 
 /* A stream that was not used for DISUSED_NANOSECONDS may be replaced by another one. If no stream
@@ -112,8 +112,8 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
 {
     lock_take(&stream->lock, LOCK_STREAM);
     bool same = stream->context == context && stream->generation == context_generation(context);
-    own_events_settle(stream);
-    bool idle = !stream_is_unsettled(stream);
+    own_events_apply_done(stream);
+    bool idle = !stream_is_unclean(stream);
     bool may = stream->device == context->device && idle &&
                atomic_load_explicit(&stream->detached, memory_order_acquire) == 0 &&
                atomic_load_explicit(&stream->naming_threads, memory_order_acquire) == 0 &&
@@ -208,7 +208,7 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
     memset(&stream->known, 0, sizeof stream->known);
     own_events_have_new_owner(stream);
     shelf_has_new_owner(stream, monotonic_now());
-    payoff_has_new_owner(stream);
+    bypass_has_new_owner(stream);
     set_id(streams, stream, id);
     streams_note_busy(streams, stream);
     lock_give(&stream->lock);
@@ -309,7 +309,7 @@ static void end_with_context(struct streams *streams, struct stream *stream,
     lock_take(&stream->lock, LOCK_STREAM);
     set_id(streams, stream, 0);
     own_events_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     own_events_drop_all(stream);
     own_events_take_discarded(stream, discarded);
     lock_give(&stream->lock);

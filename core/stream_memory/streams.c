@@ -100,10 +100,10 @@ void streams_note_end_of(struct streams *streams, const struct stream *stream)
         count_short_lived(streams, true);
 }
 
-bool streams_turn_away(struct streams *streams)
+bool streams_leave_to_driver(struct streams *streams)
 {
     return atomic_load_explicit(&streams->short_lived, memory_order_relaxed) >= SHORT_LIVED_RULE &&
-           atomic_fetch_add_explicit(&streams->turned_away, 1, memory_order_relaxed) %
+           atomic_fetch_add_explicit(&streams->left_to_driver, 1, memory_order_relaxed) %
                    STREAMS_PER_TRIAL !=
                0;
 }

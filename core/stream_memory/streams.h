@@ -74,12 +74,12 @@ struct streams {
     _Atomic uint64_t full_until;
 
     /* What the pool has learned about streams: written by streams.c. */
-    _Atomic unsigned short_lived; /* see streams_turn_away. Relaxed: it orders nothing */
-    _Atomic unsigned turned_away;
+    _Atomic unsigned short_lived; /* see streams_leave_to_driver. Relaxed: it orders nothing */
+    _Atomic unsigned left_to_driver;
     /* Handles of streams that may have launched early before memory was in use. The free places are
      * at the end. Relaxed: such a launch comes before the stream's first use. */
     _Atomic(CUstream) launched_early[STREAMS_EARLY];
-    struct pause uses, settling, releases[2], releases_behind[2];
+    struct pause uses, queries, releases[2], releases_behind[2];
 
     /* Blocks: each field is written by the file that it names. */
     /* Memory is about to be handed out. From then on the pool follows the program's events.
@@ -95,8 +95,8 @@ struct streams {
      * it yet: see mempool_others. */
     _Atomic unsigned moving;
     /* Threads that are returning parts to their segments. The release of each pairs with the
-     * acquire in stream_aside_await_others. stream_aside.c. */
-    _Atomic unsigned going_home;
+     * acquire in stream_merge_await_others. stream_merge.c. */
+    _Atomic unsigned merging;
     struct stream_block_records records; /* stream_block.c */
     pthread_mutex_t use_lock;            /* guards the uses of all blocks: use.c */
 
@@ -140,7 +140,7 @@ struct stream_device {
     /* The part of reserved_bytes that the program holds, as it asked for it, and as far as shelves
      * have counted it: see shelf_note_used. */
     _Atomic uint64_t live_bytes;
-    _Atomic uint64_t peak_live, peak_reserved; /* bytes, since the last reset: see stream_peaks.h */
+    _Atomic uint64_t peak_live, peak_reserved; /* bytes, since the last reset: see stream_sums.h */
     struct kind_counters *counters;            /* in the figures */
     /* In the figures: see stream_count_passed_by. NULL: none yet. Relaxed: the counters that it
      * points to exist already. */
@@ -245,6 +245,6 @@ void streams_served_another(struct streams *streams);
 void streams_note_end_of(struct streams *streams, const struct stream *stream);
 
 /* Whether the driver is to serve a new stream. */
-bool streams_turn_away(struct streams *streams);
+bool streams_leave_to_driver(struct streams *streams);
 
 #endif

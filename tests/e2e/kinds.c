@@ -147,7 +147,7 @@ static struct gate make_busy(void)
     return (struct gate){NULL};
 }
 
-static void let_go(struct gate gate)
+static void freed_outside(struct gate gate)
 {
     if (gate.flag)
         open_gate(gate);
@@ -247,7 +247,7 @@ static void reuse(void)
     CUdeviceptr other = get(MIB);
     CHECK(!is_kept() || other != block);
     put(other);
-    let_go(gate);
+    freed_outside(gate);
     expect_bytes(0, 2 * MIB, 0);
     stream = mine;
     CUdeviceptr again[2] = {get(MIB), get(MIB)};
@@ -469,7 +469,7 @@ static void trimmed(void)
     if (is_kept())
         EQUAL(first, cudapool_trim());
     expect_bytes(MIB, MANY * MIB - first, 2 * MIB);
-    let_go(gate);
+    freed_outside(gate);
     if (is_kept())
         EQUAL(second, cudapool_trim());
     expect_bytes(MIB, 0, 0);

@@ -317,7 +317,7 @@ static long long give_plainly(size_t mib)
     return 0;
 }
 
-static long long let_go(size_t unused)
+static long long freed_outside(size_t unused)
 {
     (void)unused;
     open_gate(the_gate);
@@ -328,12 +328,12 @@ static long long let_go(size_t unused)
 static long long let_go_soon(size_t ms)
 {
     sleep_ms((long)ms);
-    return let_go(0);
+    return freed_outside(0);
 }
 
 static const struct known_order known_orders[] = {{"in_order", give_in_order},
                                                   {"plainly", give_plainly},
-                                                  {"let_go", let_go},
+                                                  {"freed_outside", freed_outside},
                                                   {"let_go_soon", let_go_soon},
                                                   {NULL, NULL}};
 
@@ -359,7 +359,7 @@ static void beside(const char *order_name, size_t mib, size_t wanted_more, doubl
         is_refused(wanted_more, most_ms);
         most_ms = AT_ONCE_MS;
     }
-    EQUAL(0, (unsigned)ask(&one, "let_go", 0));
+    EQUAL(0, (unsigned)ask(&one, "freed_outside", 0));
     kill_it(&one);
 }
 

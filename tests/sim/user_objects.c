@@ -28,7 +28,7 @@ static struct user_object *object_of(CUuserObject handle)
 }
 
 /* True if that was the last reference: the object is the caller's to destroy. */
-static bool let_go(struct user_object *object, uint64_t count)
+static bool freed_outside(struct user_object *object, uint64_t count)
 {
     object->references -= count < object->references ? count : object->references;
     if (object->references > 0)
@@ -41,7 +41,7 @@ static __thread struct user_object *destroyed_by_call;
 
 static void release(struct user_object *object, uint64_t count)
 {
-    if (!let_go(object, count))
+    if (!freed_outside(object, count))
         return;
     object->next = destroyed_by_call;
     destroyed_by_call = object;
@@ -94,7 +94,7 @@ static void free_references(struct work *work, struct op *op)
         struct user_reference *reference = work->references;
         struct user_object *object = reference->object;
         work->references = reference->next;
-        if (let_go(object, reference->count)) {
+        if (freed_outside(object, reference->count)) {
             run_on_host_thread(object->destroy, object->argument);
             free(object);
         }

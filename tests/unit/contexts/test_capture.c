@@ -207,15 +207,15 @@ Test(capture, captures_are_counted_one_by_one)
 {
     start();
     CUstream one = fake_stream(), other = fake_stream();
-    cr_assert_not(pool_captures_are_going_on(pool));
+    cr_assert_not(pool_captures_under_way(pool));
     begin_capture(one);
     begin_capture(other);
     end_capture(one);
-    cr_assert(pool_captures_are_going_on(pool));
+    cr_assert(pool_captures_under_way(pool));
     end_capture(one);
-    cr_assert(pool_captures_are_going_on(pool), "ended twice, counted once");
+    cr_assert(pool_captures_under_way(pool), "ended twice, counted once");
     end_capture(other);
-    cr_assert_not(pool_captures_are_going_on(pool));
+    cr_assert_not(pool_captures_under_way(pool));
 }
 
 Test(capture, an_end_that_fails_leaves_the_capture)
@@ -224,9 +224,9 @@ Test(capture, an_end_that_fails_leaves_the_capture)
     stream = fake_stream();
     begin_capture(stream);
     tell_of_an_end(stream);
-    cr_assert(pool_captures_are_going_on(pool));
+    cr_assert(pool_captures_under_way(pool));
     end_capture(stream);
-    cr_assert_not(pool_captures_are_going_on(pool));
+    cr_assert_not(pool_captures_under_way(pool));
 }
 
 Test(capture, a_stream_takes_its_capture_with_it)
@@ -238,7 +238,7 @@ Test(capture, a_stream_takes_its_capture_with_it)
     driver->cuStreamDestroy_v2(stream);
     pool_capture_stream_destroyed(pool, stream);
     pool_captures_unlock(pool);
-    cr_assert_not(pool_captures_are_going_on(pool));
+    cr_assert_not(pool_captures_under_way(pool));
 }
 
 Test(capture, a_context_takes_its_captures_with_it)
@@ -251,9 +251,9 @@ Test(capture, a_context_takes_its_captures_with_it)
     stream = fake_stream();
     begin_capture(stream);
     end_context(other);
-    cr_assert(pool_captures_are_going_on(pool));
+    cr_assert(pool_captures_under_way(pool));
     end_capture(stream);
-    cr_assert_not(pool_captures_are_going_on(pool));
+    cr_assert_not(pool_captures_under_way(pool));
 }
 
 static void end_own_stream(void *unused)
@@ -271,9 +271,9 @@ Test(capture, the_per_thread_stream_is_another_one_in_every_thread)
     pool_capture_began(pool, CU_STREAM_PER_THREAD, false);
     pool_captures_unlock(pool);
     in_another_thread(end_own_stream, NULL);
-    cr_assert(pool_captures_are_going_on(pool));
+    cr_assert(pool_captures_under_way(pool));
     end_own_stream(NULL);
-    cr_assert_not(pool_captures_are_going_on(pool), "by either of its names");
+    cr_assert_not(pool_captures_under_way(pool), "by either of its names");
 }
 
 Test(capture, the_per_thread_stream_is_another_one_in_every_context)
@@ -284,10 +284,10 @@ Test(capture, the_per_thread_stream_is_another_one_in_every_context)
     pool_captures_unlock(pool);
     another_context(0);
     end_own_stream(NULL);
-    cr_assert(pool_captures_are_going_on(pool));
+    cr_assert(pool_captures_under_way(pool));
     fake_set_current(context);
     end_own_stream(NULL);
-    cr_assert_not(pool_captures_are_going_on(pool));
+    cr_assert_not(pool_captures_under_way(pool));
 }
 
 /* ---- a capture that begins while a fence is recorded ---- */
@@ -307,7 +307,7 @@ static void begin_meanwhile(void *unused)
     send(&beginning, capture_from_another_thread, NULL);
     struct timespec nap = {0, 10000000};
     nanosleep(&nap, NULL);
-    cr_assert_not(pool_captures_are_going_on(pool));
+    cr_assert_not(pool_captures_under_way(pool));
 }
 
 Test(capture, a_capture_does_not_begin_while_a_fence_is_recorded)
@@ -318,7 +318,7 @@ Test(capture, a_capture_does_not_begin_while_a_fence_is_recorded)
     fake_during(FAKE_RECORD, begin_meanwhile, NULL);
     release(block);
     wait_for(&beginning);
-    cr_assert(pool_captures_are_going_on(pool));
+    cr_assert(pool_captures_under_way(pool));
     cr_assert_not(fake_capture_was_invalidated());
     end_capture(stream);
 }

@@ -462,9 +462,9 @@ Test(context, a_green_contexts_capture_ends_with_the_primary_one)
     pool_capture_began(pool, NULL, true);
     pool_captures_unlock(pool);
     fake_set_current(context);
-    cr_assert(pool_captures_are_going_on(pool));
+    cr_assert(pool_captures_under_way(pool));
     end_context(context);
-    cr_assert_not(pool_captures_are_going_on(pool));
+    cr_assert_not(pool_captures_under_way(pool));
 }
 
 Test(context, a_fence_of_a_green_context_is_over_the_primary_one)

@@ -250,12 +250,12 @@ Test(host_work, an_allocation_waits_for_a_second_in_vain_and_then_no_more)
     wait_in_vain();
     cr_assert_geq(seconds_now() - began, 1);
     cr_assert_lt(seconds_now() - began, 5);
-    cr_assert_eq(counter_get(&heap()->counters->vain_waits), 1);
+    cr_assert_eq(counter_get(&heap()->counters->stalled_waits), 1);
     began = seconds_now();
     cr_assert_not(wait_in_allocation(epochs()->newest->epoch));
     cr_assert_not(raise_barrier(epochs()->newest->epoch));
     cr_assert_lt(seconds_now() - began, 0.5);
-    cr_assert_eq(counter_get(&heap()->counters->vain_waits), 1);
+    cr_assert_eq(counter_get(&heap()->counters->stalled_waits), 1);
 }
 
 static void finish_late(void *unused)
@@ -281,7 +281,7 @@ Test(host_work, while_something_becomes_clean_the_wait_is_not_in_vain)
     for (uint64_t epoch = last - 2; epoch <= last; epoch++)
         cr_assert(wait_in_allocation(epoch));
     wait_for(&finisher);
-    cr_assert_eq(counter_get(&heap()->counters->vain_waits), 0);
+    cr_assert_eq(counter_get(&heap()->counters->stalled_waits), 0);
 }
 
 Test(host_work, then_frees_wait_for_some_seconds)

@@ -210,7 +210,7 @@ Test(parts, who_goes_past_the_pool_is_refused)
 {
     start();
     CUdeviceptr block = allocate(MIB);
-    cr_assert_not(pool_let_go(pool, block));
+    cr_assert_not(pool_freed_outside(pool, block));
     release(block);
 }
 
@@ -218,7 +218,7 @@ Test(parts, an_error_of_the_wait_in_the_frees_place_frees_nothing)
 {
     start();
     CUdeviceptr block = allocate(MIB);
-    context_step_aside(context_find(pool, context));
+    context_disable(context_find(pool, context));
     fake_fail(FAKE_CTX_SYNCHRONIZE, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
     cr_assert_eq(pool_free(pool, block), CUDA_ERROR_ILLEGAL_ADDRESS);
     cr_assert_eq(live_bytes(), MIB);

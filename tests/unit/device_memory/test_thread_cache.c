@@ -53,7 +53,7 @@ struct companion {
     struct errand errand;
     void (*body)(void *);
     void *argument;
-    atomic_bool ready, let_go;
+    atomic_bool ready, freed_outside;
 };
 
 static void stay(void *argument)
@@ -61,14 +61,14 @@ static void stay(void *argument)
     struct companion *companion = argument;
     companion->body(companion->argument);
     atomic_store(&companion->ready, true);
-    while (!atomic_load(&companion->let_go))
+    while (!atomic_load(&companion->freed_outside))
         let_time_pass();
 }
 
 static void join_in(struct companion *companion, void (*body)(void *), void *argument)
 {
     atomic_init(&companion->ready, false);
-    atomic_init(&companion->let_go, false);
+    atomic_init(&companion->freed_outside, false);
     companion->body = body;
     companion->argument = argument;
     send(&companion->errand, stay, companion);
@@ -78,7 +78,7 @@ static void join_in(struct companion *companion, void (*body)(void *), void *arg
 
 static void part(struct companion *companion)
 {
-    atomic_store(&companion->let_go, true);
+    atomic_store(&companion->freed_outside, true);
     wait_for(&companion->errand);
 }
 
@@ -616,7 +616,7 @@ Test(thread_cache, a_forked_childs_threads_leave_the_caches_alone)
     join_in(&companion, cache_ten, NULL);
     pool_forget(pool);
     heap_lock(heap()); /* by a thread that the child does not have */
-    atomic_store(&companion.let_go, true);
+    atomic_store(&companion.freed_outside, true);
     struct timespec soon;
     clock_gettime(CLOCK_REALTIME, &soon);
     soon.tv_sec += 2;

@@ -224,7 +224,7 @@ static void hold_some(enum memory_kind kind)
     counter_add(&bin->hits, 1);
     counter_add(&bin->frees, 2);
     counter_add(&bin->moved, 1);
-    counter_add(&bin->settled, 1);
+    counter_add(&bin->not_pending, 1);
     counter_add(&counters->recent_peak, 100 * MIB);
 }
 

@@ -67,7 +67,7 @@ static unsigned hold_one(void)
 Test(graph_held, it_stays_as_long_as_the_graph)
 {
     unsigned graph = hold_one();
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     cr_assert_eq(held(), 1);
     destroy_graph(graph);
     cr_assert_eq(held(), 0);
@@ -119,7 +119,7 @@ Test(graph_held, it_waits_for_the_end_of_other_captures)
     destroy_graph(graph);
     cr_assert_eq(held(), 1);
     end_capture(another);
-    graph_memory_take_up(pool);
+    graph_memory_process_ended(pool);
     cr_assert_eq(held(), 0);
 }
 
@@ -143,10 +143,10 @@ Test(graph_held, one_that_cannot_go_back_keeps_no_other_waiting)
     for (unsigned round = 0; round < 2; round++) {
         hold_in_both(second, round ? second : context);
         for (unsigned i = 0; i < 4; i++)
-            graph_memory_take_up(pool);
+            graph_memory_process_ended(pool);
         cr_assert_eq(held(), 1);
         refused = NULL;
-        graph_memory_take_up(pool);
+        graph_memory_process_ended(pool);
         cr_assert_eq(held(), 0);
     }
     fake_set_current(context);

@@ -406,7 +406,7 @@ Test(graph_memory, so_is_a_block_whose_fence_is_over_as_a_capture_begins)
     let_time_pass();
     fake_during(FAKE_EVENT_QUERY, ask_as_a_capture_begins, NULL);
     cr_assert_eq(allocate(16 * MIB), block);
-    cr_assert(captures_are_going_on(&pool->captures));
+    cr_assert(captures_under_way(&pool->captures));
     end_capture(stream);
     release(block);
     cr_assert_eq(kept_for_graphs(), 16 * MIB);
@@ -889,7 +889,7 @@ Test(graph_memory, in_an_unusable_context_it_is_kept_as_well)
     begin_graph(&stream);
     CUdeviceptr block = allocate(MIB);
     end_capture(stream);
-    context_step_aside(context_record());
+    context_disable(context_record());
     release(block);
     cr_assert(fake_is_allocated(block));
     cr_assert_eq(kept_for_graphs(), MIB);
@@ -903,7 +903,7 @@ Test(graph_memory, where_the_pool_steps_aside_everywhere_it_is_kept_as_well)
     begin_graph(&stream);
     CUdeviceptr block = allocate(MIB);
     end_capture(stream);
-    context_step_aside_everywhere(pool);
+    context_disable_all(pool);
     release(block);
     cr_assert(fake_is_allocated(block));
     destroy_graph(1);
@@ -916,7 +916,7 @@ Test(graph_memory, in_an_unusable_context_the_driver_frees_what_no_graph_owns)
     start();
     CUdeviceptr block = allocate(MIB);
     begin_graph(&stream);
-    context_step_aside(context_record());
+    context_disable(context_record());
     release(block);
     cr_assert_not(fake_is_allocated(block));
     end_capture(stream);
@@ -1280,10 +1280,10 @@ Test(graph_memory, a_graph_that_is_captured_anew_gets_no_other_owner)
     pool_capture_began_again(pool, stream);
     pool_captures_unlock(pool);
     cr_assert_eq(told().captures, 1);
-    cr_assert(captures_are_going_on(&pool->captures));
+    cr_assert(captures_under_way(&pool->captures));
     cr_assert_not(captures_are_all_owned(&pool->captures));
     end_capture(stream);
-    cr_assert_not(captures_are_going_on(&pool->captures));
+    cr_assert_not(captures_under_way(&pool->captures));
     cr_assert(captures_are_all_owned(&pool->captures));
     graph = begin_graph(&stream);
     release(allocate(MIB));

@@ -98,10 +98,10 @@ Test(host_answers, who_frees_past_the_pool_may_free_what_is_live_and_nothing_els
     host_start();
     void *live = allocate_host(MIB), *freed = allocate_host(KIB);
     release_host(freed);
-    cr_assert_not(pool_let_go(pool, address_of(freed)));
-    cr_assert(pool_let_go(pool, address_of(live)));
+    cr_assert_not(pool_freed_outside(pool, address_of(freed)));
+    cr_assert(pool_freed_outside(pool, address_of(live)));
     driver->cuMemFreeHost(live);
-    cr_assert(pool_let_go(pool, address_of(live)), "nobody's here");
+    cr_assert(pool_freed_outside(pool, address_of(live)), "nobody's here");
     cr_assert_eq(host_kept().live, 0);
 }
 

@@ -211,7 +211,7 @@ Test(host_memory, inside_the_growth_budget_a_new_block_is_made_soon)
     void *block = release_host_under_work(2 * MIB);
     uint64_t started = monotonic_now();
     cr_assert_neq(allocate_host(2 * MIB), block);
-    cr_assert_lt(monotonic_now() - started, VAIN_WAIT_NANOSECONDS / 2);
+    cr_assert_lt(monotonic_now() - started, STALLED_WAIT_NANOSECONDS / 2);
     cr_assert_eq(host_counted().misses, 2);
 }
 
@@ -322,7 +322,7 @@ Test(host_memory, an_allocation_waits_for_nothing_behind_such_work)
     let_time_pass();
     uint64_t started = monotonic_now();
     cr_assert_neq(allocate_host(MIB), one);
-    cr_assert_lt(monotonic_now() - started, VAIN_WAIT_NANOSECONDS / 2);
+    cr_assert_lt(monotonic_now() - started, STALLED_WAIT_NANOSECONDS / 2);
     fake_finish(context);
     wait_for(&waiter);
     release_host(other);
@@ -330,9 +330,9 @@ Test(host_memory, an_allocation_waits_for_nothing_behind_such_work)
 
 /* ---- a wait in vain ---- */
 
-static uint64_t vain_waits(void)
+static uint64_t stalled_waits(void)
 {
-    return counter_get(&context_record()->counters->vain_waits);
+    return counter_get(&context_record()->counters->stalled_waits);
 }
 
 Test(host_memory, an_allocation_waits_for_a_second_at_most_and_then_frees_wait)
@@ -342,8 +342,8 @@ Test(host_memory, an_allocation_waits_for_a_second_at_most_and_then_frees_wait)
     uint64_t started = monotonic_now();
     void *another = allocate_host(MIB);
     cr_assert_neq(another, block);
-    cr_assert_geq(monotonic_now() - started, VAIN_WAIT_NANOSECONDS);
-    cr_assert_eq(vain_waits(), 1);
+    cr_assert_geq(monotonic_now() - started, STALLED_WAIT_NANOSECONDS);
+    cr_assert_eq(stalled_waits(), 1);
     fake_finish(context);
     synchronise();
     fake_launch(context);
@@ -361,7 +361,7 @@ Test(host_memory, frees_wait_no_longer_than_their_time)
     struct context *c = context_record();
     context_lock(c);
     frees_wait_begin(&c->epochs.frees_wait, monotonic_now() - UINT64_C(11) * 1000000000);
-    host_memory.waited_in_vain(pool, c);
+    host_memory.wait_stalled(pool, c);
     context_unlock(c);
     fake_launch(context);
     fake_trace();
@@ -495,8 +495,8 @@ Test(host_memory, another_contexts_work_keeps_blocks)
     let_time_pass();
     uint64_t started = monotonic_now();
     cr_assert_neq(allocate_host(MIB), block, "past the budget, too");
-    cr_assert_lt(monotonic_now() - started, VAIN_WAIT_NANOSECONDS / 2);
-    cr_assert_eq(vain_waits(), 0);
+    cr_assert_lt(monotonic_now() - started, STALLED_WAIT_NANOSECONDS / 2);
+    cr_assert_eq(stalled_waits(), 0);
     fake_finish(other);
 }
 

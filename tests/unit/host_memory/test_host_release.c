@@ -144,7 +144,7 @@ static void *put_a_block_aside(void)
     release_host_under_work(MIB);
     uint64_t started = monotonic_now();
     release_host(block);
-    cr_assert_geq(monotonic_now() - started, VAIN_WAIT_NANOSECONDS);
+    cr_assert_geq(monotonic_now() - started, STALLED_WAIT_NANOSECONDS);
     cr_assert(fake_is_host_allocated(block));
     cr_assert_eq(fake_host_waits(), 0, "the program may have a lock that the work needs");
     cr_assert_eq(ask(block, 0).kind, POINTER_HIDDEN);
@@ -193,7 +193,7 @@ Test(host_release, or_with_its_context)
     const struct host_heap *heap = host_heap();
     fake_finish(context);
     end_context(context);
-    cr_assert_not(host_has_aside(heap));
+    cr_assert_not(host_has_deferred(heap));
 }
 
 /* Another thread is ending the context, and waits for those who use it. */
@@ -206,13 +206,13 @@ Test(host_release, beside_its_contexts_end_nobody_waits_for_that)
     uint64_t generation = context_generation(of);
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)memory;
     struct block *block = block_table_find(&host_memory_of(pool)->blocks, address);
-    cr_assert(host_put_aside(host_heap(), block, address, generation));
+    cr_assert(host_defer_free(host_heap(), block, address, generation));
     cr_assert(context_pin(of, generation));
     atomic_store(&of->dying, true);
-    cr_assert_eq(host_free_those_aside(pool, host_heap()), 0);
+    cr_assert_eq(host_free_deferred(pool, host_heap()), 0);
     atomic_store(&of->dying, false);
     context_unpin(of);
-    cr_assert_eq(host_free_those_aside(pool, host_heap()), 6 * MIB);
+    cr_assert_eq(host_free_deferred(pool, host_heap()), 6 * MIB);
 }
 
 Test(host_release, after_a_free_without_a_fence_it_goes_at_once)
@@ -252,8 +252,8 @@ Test(host_release, a_free_past_the_cap_gives_up_on_work_once)
     uint64_t started = monotonic_now();
     for (unsigned i = 0; i < 4; i++)
         release_host(blocks[i]);
-    cr_assert_geq(monotonic_now() - started, VAIN_WAIT_NANOSECONDS);
-    cr_assert_lt(monotonic_now() - started, 2 * VAIN_WAIT_NANOSECONDS);
+    cr_assert_geq(monotonic_now() - started, STALLED_WAIT_NANOSECONDS);
+    cr_assert_lt(monotonic_now() - started, 2 * STALLED_WAIT_NANOSECONDS);
     cr_assert_eq(fake_calls(FAKE_FREE_HOST), 0);
     fake_finish(context);
 }

@@ -24,7 +24,7 @@ Test(host_waits, however_long_new_blocks_have_taken_a_fence_is_waited_for_a_mome
     fake_during(FAKE_HOST_ALLOC, NULL, NULL);
     uint64_t started = monotonic_now();
     allocate_host(2 * MIB);
-    cr_assert_lt(monotonic_now() - started, VAIN_WAIT_NANOSECONDS / 2);
+    cr_assert_lt(monotonic_now() - started, STALLED_WAIT_NANOSECONDS / 2);
     cr_assert_eq(host_counted().misses, 2);
     fake_finish(context);
 }
@@ -51,7 +51,7 @@ static bool free_waits_on(void *block)
 {
     struct errand errand;
     send(&errand, release_it, block);
-    usleep((useconds_t)(VAIN_WAIT_NANOSECONDS / 1000 + 400000));
+    usleep((useconds_t)(STALLED_WAIT_NANOSECONDS / 1000 + 400000));
     bool waits_on = !is_released;
     fake_finish(context);
     wait_for(&errand);
@@ -92,7 +92,7 @@ Test(host_waits, what_a_free_has_given_up_on_no_other_one_waits_for_without_end)
     release_host(block);
     uint64_t started = monotonic_now();
     release(of_device);
-    cr_assert_geq(monotonic_now() - started, VAIN_WAIT_NANOSECONDS);
+    cr_assert_geq(monotonic_now() - started, STALLED_WAIT_NANOSECONDS);
     cr_assert_eq(pending_bytes(), MIB);
     fake_finish(context);
 }

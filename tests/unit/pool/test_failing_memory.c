@@ -108,7 +108,7 @@ Test(failing_memory, after_a_capture_without_a_record_the_driver_answers)
     begin_capture(stream);
     memory_is_back();
     end_capture(stream);
-    cr_expect(pool_captures_are_going_on(pool));
+    cr_expect(pool_captures_under_way(pool));
     unsigned records = fake_calls(FAKE_RECORD);
     for (unsigned i = 1; i <= 2 * FREES_TO_A_FENCE; i++) {
         release(allocate(MIB));

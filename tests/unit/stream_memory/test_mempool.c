@@ -499,7 +499,7 @@ static void create(CUmemoryPool memory_pool)
     pool_mempool_created(pool, memory_pool, 0);
 }
 
-static void let_go(CUmemoryPool memory_pool, CUresult answer)
+static void freed_outside(CUmemoryPool memory_pool, CUresult answer)
 {
     pool_mempool_destroying(pool, memory_pool);
     pool_mempool_destroyed(pool, memory_pool, answer);
@@ -553,7 +553,7 @@ Test(mempool, thousands_that_come_and_go_leave_nothing_behind)
             free_on(one, take_from(memory_pool));
         cr_assert_eq(read_back(memory_pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH), i ? MIB : 2 * MIB);
         free_on(one, block);
-        let_go(memory_pool, CUDA_SUCCESS);
+        freed_outside(memory_pool, CUDA_SUCCESS);
         cr_assert_eq(take_from(memory_pool), 0);
     }
     cr_assert_leq(count_records(), 3);
@@ -568,7 +568,7 @@ Test(mempool, but_not_while_any_of_its_memory_is_held)
     CUmemoryPool first = fake_mempool(0), second = fake_mempool(0);
     create(first);
     CUdeviceptr held = take_from(first);
-    let_go(first, CUDA_SUCCESS);
+    freed_outside(first, CUDA_SUCCESS);
     create(second);
     CUdeviceptr block = take_from(second);
     free_on(one, held);
@@ -587,9 +587,9 @@ Test(mempool, one_that_is_not_destroyed_after_all_is_served_again)
     CUmemoryPool memory_pool = fake_mempool(0);
     create(memory_pool);
     take_from(memory_pool);
-    let_go(memory_pool, CUDA_SUCCESS);
+    freed_outside(memory_pool, CUDA_SUCCESS);
     create(memory_pool);
-    let_go(memory_pool, CUDA_ERROR_INVALID_VALUE);
+    freed_outside(memory_pool, CUDA_ERROR_INVALID_VALUE);
     cr_assert_neq(take_from(memory_pool), 0);
     cr_assert_eq(count_records(), 2);
 }
@@ -752,7 +752,7 @@ Test(mempool, of_unknown_pools_and_devices_nothing_is_known)
     pool_mempool_got(pool, unknown, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
     cr_assert_eq(value, 77);
     pool_mempool_trimming(pool, unknown, 0);
-    let_go(unknown, CUDA_SUCCESS);
+    freed_outside(unknown, CUDA_SUCCESS);
     cr_assert_eq(count_records(), 1);
     /* One of the attributes that nobody can set. */
     pool_mempool_set(pool, STANDARD, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value);
@@ -765,7 +765,7 @@ Test(mempool, a_default_pool_is_not_destroyed)
     start_streams();
     CUdeviceptr block = take_on(one, MIB);
     free_on(one, block);
-    let_go(STANDARD, CUDA_ERROR_NOT_SUPPORTED);
+    freed_outside(STANDARD, CUDA_ERROR_NOT_SUPPORTED);
     cr_assert_eq(take_on(one, MIB), block);
 }
 
@@ -780,7 +780,7 @@ Test(mempool, one_that_is_destroyed_in_a_nested_call_gets_its_blocks_back_later)
     free_on(one, block);
     fake_trace();
     driver_calls.depth++;
-    let_go(own, CUDA_SUCCESS);
+    freed_outside(own, CUDA_SUCCESS);
     driver_calls.depth--;
     cr_assert_str_eq(fake_trace(), "");
     cr_assert(fake_is_allocated(block));

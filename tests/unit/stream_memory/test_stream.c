@@ -204,7 +204,7 @@ Test(stream, events_of_a_former_owner_are_destroyed)
     pool_trim(pool);
     struct stream *former = stream_called(one);
     lock_take(&former->lock, LOCK_STREAM);
-    own_events_settle(former);
+    own_events_apply_done(former);
     cr_assert_not_null(former->spare);
     own_events_drop_all(former);
     struct own_event *discarded = NULL;

@@ -557,7 +557,7 @@ Test(stream_heap, nor_after_those_before_the_stream_became_known)
     start_streams();
     take_on(other, MIB);
     streams_of(pool)->short_lived = 1000;
-    streams_of(pool)->turned_away = 1;
+    streams_of(pool)->left_to_driver = 1;
     pool_early_launch(pool, one);
     cr_assert_null(stream_find(pool, one, false).stream);
     streams_of(pool)->short_lived = 0;
@@ -711,7 +711,7 @@ Test(stream_heap, streams_beyond_those_that_are_ordered_pass_blocks_on)
         stream_find(pool, fake_stream(), true);
     free_on(one, take_on(one, 4096));
     cr_assert_geq(stream_called(one)->index, STREAMS_ORDERED);
-    stream_called(one)->events_wanted = 8;
+    stream_called(one)->events_requested = 8;
     CUdeviceptr block = leave_pending(one, MIB);
     fake_stream_refuse_memory(1);
     cr_assert_eq(take_on(other, MIB), block);

@@ -306,7 +306,7 @@ Test(stream_marker, a_free_of_much_records_an_event)
     leave_pending(one, 40 * MIB);
     cr_assert_eq(fake_stream_calls().records, 1);
     fake_stream_is_done(one);
-    stream_settle(pool, NULL);
+    stream_pending_query(pool, NULL);
     cr_assert_eq(bytes_of(one).cached, 40 * MIB);
 }
 
@@ -385,7 +385,7 @@ static void do_something(unsigned random, CUdeviceptr *block, CUstream stream)
     if (random % 67 == 0)
         fake_stream_is_done(stream);
     if (random % 71 == 0)
-        stream_settle(pool, NULL);
+        stream_pending_query(pool, NULL);
     if (random % 401 == 0)
         pool_trim(pool);
     if (random % 997 == 0)

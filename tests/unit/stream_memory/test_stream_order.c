@@ -314,7 +314,7 @@ Test(stream_order, outstanding_events_are_limited)
     CUdeviceptr blocks[100];
     start_streams();
     let_events_be_wanted(one, other, MIB);
-    stream_called(one)->events_wanted = 1000;
+    stream_called(one)->events_requested = 1000;
     for (int i = 0; i < 100; i++)
         blocks[i] = take_on(one, MIB);
     fake_stream_works(one);
@@ -340,7 +340,7 @@ Test(stream_order, before_a_capture_what_is_pending_gets_an_event)
     leave_pending(one, MIB);
     pool_capture_about_to_begin(pool, NULL);
     fake_finish(context);
-    stream_settle(pool, NULL);
+    stream_pending_query(pool, NULL);
     cr_assert_eq(bytes_of(one).cached, MIB);
 }
 
@@ -365,7 +365,7 @@ Test(stream_order, an_event_covers_nothing_that_was_freed_while_it_was_recorded)
     cr_assert_eq(bytes_of(one).pending, 3 * MIB);
     cr_assert_eq(stream_called(one)->covered_bytes, MIB);
     fake_stream_is_done(one);
-    stream_settle(pool, NULL);
+    stream_pending_query(pool, NULL);
     cr_assert_eq(bytes_of(one).cached, MIB);
 }
 

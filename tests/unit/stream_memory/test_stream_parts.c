@@ -1,7 +1,7 @@
 /*
  * Stream-ordered blocks that are cut out of larger ones: the policy split.
  */
-#include "core/stream_memory/stream_aside.h"
+#include "core/stream_memory/stream_merge.h"
 #include "core/stream_memory/stream_parts.h"
 #include "streams_fixture.h"
 
@@ -36,7 +36,7 @@ static uint64_t away(CUstream stream)
 
 static void goes_home(void)
 {
-    stream_settle(pool, device());
+    stream_pending_query(pool, device());
 }
 
 /* All goes back, and nothing is left. */
@@ -530,7 +530,7 @@ Test(stream_parts, what_is_whole_where_the_pool_steps_aside_waits_until_it_is_ov
     synchronise_stream(other);
     fake_stream_works(one);
     free_on(one, second);
-    context_step_aside(context_record());
+    context_disable(context_record());
     goes_home();
     cr_assert_eq(segment_count(), 0);
     cr_assert_eq(fake_bytes_used(0), 20 * MIB);
@@ -874,7 +874,7 @@ Test(stream_parts, a_library_that_goes_past_the_pool_cannot_free_it)
 {
     start_streams();
     CUdeviceptr first = take_on(one, 3 * MIB);
-    cr_assert_not(pool_let_go(pool, first));
+    cr_assert_not(pool_freed_outside(pool, first));
     free_on(one, first);
     nothing_is_left();
 }

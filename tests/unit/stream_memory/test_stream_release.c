@@ -2,9 +2,9 @@
  * Giving stream-ordered memory back.
  */
 #include "core/base/clock.h"
+#include "core/stream_memory/stream_pending.h"
 #include "core/stream_memory/stream_release.h"
 #include "core/stream_memory/stream_reserve.h"
-#include "core/stream_memory/stream_settle.h"
 #include "core/stream_memory/stream_shelf.h"
 #include "streams_fixture.h"
 
@@ -55,7 +55,7 @@ static void give_one_back(enum evict_policy policy)
     start_streams();
     leave_clean_at(one, MIB, 1000);
     leave_clean_at(other, 4 * MIB, 2000);
-    stream_settle(pool, device());
+    stream_pending_query(pool, device());
     stream_release_clean(pool, device(), 1, EVICTION_CAP, RELEASE_IN_ALLOCATION);
 }
 
@@ -547,7 +547,7 @@ static bool waits_as_the_context_ends(unsigned as, uint64_t milliseconds)
     driver->cuEventQuery = begin_the_end;
     uint64_t give_up_at = monotonic_now() + milliseconds * 1000000;
     unsigned destroyed = fake_calls(FAKE_EVENT_DESTROY);
-    stream_settle_until(pool, NULL, give_up_at);
+    stream_pending_wait_until(pool, NULL, give_up_at);
     cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY), destroyed);
     return monotonic_now() >= give_up_at;
 }
@@ -572,7 +572,7 @@ Test(stream_release, where_no_event_can_be_recorded_nothing_is_waited_for)
     fake_fail(FAKE_RECORD, CUDA_ERROR_UNKNOWN, 1);
     unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
     uint64_t give_up_at = monotonic_now() + UINT64_C(10000000000);
-    stream_settle_until(pool, NULL, give_up_at);
+    stream_pending_wait_until(pool, NULL, give_up_at);
     cr_assert_lt(monotonic_now(), give_up_at);
     cr_assert_eq(bytes_of(one).pending, 2 * MIB);
     cr_assert_eq(fake_calls(FAKE_EVENT_CREATE) - created,

@@ -1,17 +1,17 @@
-#include "stream_payoff.h"
+#include "stream_bypass.h"
 
 #include "stream_shelf.h"
 
-/* After VAIN_LOOKS failed looks at the pending blocks of a bucket, the driver frees other streams'
- * blocks that are freed there, except one in FREES_PER_TRIAL. */
-#define VAIN_LOOKS      32u
+/* After FAILED_LOOKS failed looks at the pending blocks of a bucket, the driver frees other
+ * streams' blocks that are freed there, except one in FREES_PER_TRIAL. */
+#define FAILED_LOOKS    32u
 #define FREES_PER_TRIAL 32u
 
 /* A miss that evicts other blocks counts as a failure if the stream has had too few hits since the
- * last such miss: fewer than FEW_HITS, or fewer than misses. After VAIN_MISSES of these in a row
- * the driver gets the next frees on the stream that would put something into it. The first time it
- * gets FREES_FOR_DRIVER frees, then 4 times, then 16 times as many. */
-#define VAIN_MISSES      4u
+ * last such miss: fewer than FEW_HITS, or fewer than misses. After MISSES_AT_BOUND of these in a
+ * row the driver gets the next frees on the stream that would put something into it. The first time
+ * it gets FREES_FOR_DRIVER frees, then 4 times, then 16 times as many. */
+#define MISSES_AT_BOUND  4u
 #define FEW_HITS         2u
 #define FREES_FOR_DRIVER 64u
 
@@ -34,7 +34,7 @@ static bool has_hit_since(struct bucket *bucket)
     return has;
 }
 
-bool payoff_comes_too_late(struct stream *stream, const struct stream_block *block)
+bool bypass_is_too_far_behind(struct stream *stream, const struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
     if (shelf_of(block)->stream == stream)
@@ -42,17 +42,17 @@ bool payoff_comes_too_late(struct stream *stream, const struct stream_block *blo
     const struct shelf *shelf = shelf_find(stream, block->mempool);
     struct bucket *bucket = shelf ? bucket_set_find(&shelf->buckets, block->block.bytes) : NULL;
     if (!bucket || bucket == &shelf->unkept.bucket ||
-        shelf_bucket_of(bucket)->looks_in_vain < VAIN_LOOKS)
+        shelf_bucket_of(bucket)->failed_looks < FAILED_LOOKS)
         return false;
     struct shelf_bucket *of = shelf_bucket_of(bucket);
     if (has_hit_since(bucket)) {
-        of->looks_in_vain = 0;
+        of->failed_looks = 0;
         return false;
     }
     return of->not_kept++ % FREES_PER_TRIAL != 0;
 }
 
-void payoff_note_at_bound(struct stream *stream)
+void bypass_note_at_bound(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
     uint64_t hits = stream->handed_out - stream->missed - stream->hits_at_bound;
@@ -60,13 +60,13 @@ void payoff_note_at_bound(struct stream *stream)
     stream->misses_at_bound = few ? stream->misses_at_bound + 1 : 0;
     stream->hits_at_bound += hits;
     stream->missed_at_bound = stream->missed;
-    unsigned more = stream->misses_at_bound - VAIN_MISSES;
-    if (stream->misses_at_bound >= VAIN_MISSES)
+    unsigned more = stream->misses_at_bound - MISSES_AT_BOUND;
+    if (stream->misses_at_bound >= MISSES_AT_BOUND)
         stream->for_driver = FREES_FOR_DRIVER << (more < 2 ? 2 * more : 4);
     lock_give(&stream->lock);
 }
 
-bool payoff_is_for_driver(struct stream *stream)
+bool bypass_is_for_driver(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     if (stream->for_driver == 0)
@@ -75,7 +75,7 @@ bool payoff_is_for_driver(struct stream *stream)
     return true;
 }
 
-void payoff_has_new_owner(struct stream *stream)
+void bypass_has_new_owner(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     stream->misses_at_bound = stream->for_driver = 0;

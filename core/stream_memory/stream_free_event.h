@@ -2,8 +2,8 @@
  * What a free puts into its stream (an event or another operation), and how the freed block becomes
  * pending. stream_order.h says why, stream_free.h when.
  */
-#ifndef CUDAPOOL_CORE_STREAM_PUT_H
-#define CUDAPOOL_CORE_STREAM_PUT_H
+#ifndef CUDAPOOL_CORE_STREAM_FREE_EVENT_H
+#define CUDAPOOL_CORE_STREAM_FREE_EVENT_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,25 +12,26 @@
 #include "stream_shelf.h"
 #include "streams.h"
 
-struct stream_put {
+struct stream_free_event {
     bool event;  /* an event of the pool's own, which can be asked about */
     bool marker; /* at least an operation, since others order the stream */
 };
 
 /* Lock held. What the free of this block must put into its stream. */
-struct stream_put stream_put_due(const struct pool *pool, struct stream *stream,
-                                 const struct stream_block *block);
+struct stream_free_event stream_free_event_due(const struct pool *pool, struct stream *stream,
+                                               const struct stream_block *block);
 
 /* No lock held. Puts the event or operation of the free with this stamp into the stream. False if
  * an operation is required and cannot be made. *event: the event, if there is one; it counts the
  * caller as a user. */
-bool stream_put_in_free(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp,
-                        struct stream_put put, struct own_event **event);
+bool stream_free_event_record(struct pool *pool, struct stream_ref ref, CUstream handle,
+                              uint64_t stamp, struct stream_free_event put,
+                              struct own_event **event);
 
 /* Lock held. Makes the block pending on the shelf. moved: no shelf counted the block before. */
-static inline void stream_put_on_shelf(const struct pool *pool, struct shelf *shelf,
-                                       struct bucket *bucket, struct stream_block *block,
-                                       bool moved, struct own_event *event, uint64_t stamp)
+static inline void stream_free_make_pending(const struct pool *pool, struct shelf *shelf,
+                                            struct bucket *bucket, struct stream_block *block,
+                                            bool moved, struct own_event *event, uint64_t stamp)
 {
     lock_must_be_held(&shelf->stream->lock);
     struct stream *stream = shelf->stream;

@@ -2,8 +2,8 @@
  * Stream-ordered blocks that change owner: claimed from the program, freed by the driver, or
  * forgotten. stream_block.h names the possible owners of a record. No lock is held by the callers.
  */
-#ifndef CUDAPOOL_CORE_STREAM_HANDS_H
-#define CUDAPOOL_CORE_STREAM_HANDS_H
+#ifndef CUDAPOOL_CORE_STREAM_OWNER_H
+#define CUDAPOOL_CORE_STREAM_OWNER_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,13 +21,13 @@ bool stream_block_claim(struct stream_block *block, CUdeviceptr address);
 void stream_block_leave_shelf(struct stream_block *block);
 void stream_block_return_to_shelf(struct stream_block *block);
 
-/* stream_block_leave takes a claimed block out of the table, so that the driver can free it. The
- * caller then calls stream_block_left if the driver has freed the block, and stream_block_came_back
- * if it has not. In the latter case the program holds the block again. nanoseconds: the duration of
- * the driver's free. */
-void stream_block_leave(struct pool *pool, struct stream_block *block);
-void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds);
-void stream_block_came_back(struct pool *pool, struct stream_block *block);
+/* stream_block_begin_free takes a claimed block out of the table, so that the driver can free it.
+ * The caller then calls stream_block_freed if the driver has freed the block, and
+ * stream_block_free_failed if it has not. In the latter case the program holds the block again.
+ * nanoseconds: the duration of the driver's free. */
+void stream_block_begin_free(struct pool *pool, struct stream_block *block);
+void stream_block_freed(struct pool *pool, struct stream_block *block, uint64_t nanoseconds);
+void stream_block_free_failed(struct pool *pool, struct stream_block *block);
 
 /* Frees the block by the driver's cuMemFree. The driver goes on counting such a block as used, so
  * its bytes are added to mempool->stays. */
@@ -44,13 +44,13 @@ void stream_block_plain_free_failed(struct stream_block *block, struct shelf *co
 
 /* The driver has freed a block that had been taken off its shelf: subtracts its bytes from the
  * totals and recycles its record. */
-void stream_block_gone(struct pool *pool, struct stream_block *block);
+void stream_block_recycle(struct pool *pool, struct stream_block *block);
 
-/* stream_block_let_go: someone frees this address past the pool. Forgets a live block there. False
- * where the block is free, so that nobody may free it, and for a part, which the driver can't free.
- * stream_block_forget_address: the driver has just given the address out. Forgets whatever the pool
- * has there. */
-bool stream_block_let_go(struct pool *pool, CUdeviceptr address);
+/* stream_block_freed_outside: someone frees this address past the pool. Forgets a live block there.
+ * False where the block is free, so that nobody may free it, and for a part, which the driver can't
+ * free. stream_block_forget_address: the driver has just given the address out. Forgets whatever
+ * the pool has there. */
+bool stream_block_freed_outside(struct pool *pool, CUdeviceptr address);
 void stream_block_forget_address(struct pool *pool, CUdeviceptr address);
 
 #endif

@@ -1,4 +1,4 @@
-#include "stream_settle.h"
+#include "stream_pending.h"
 
 #include "core/base/clock.h"
 #include "core/contexts/capture.h"
@@ -8,7 +8,7 @@
 #include "own_event_query.h"
 #include "own_event_record.h"
 #include "own_events.h"
-#include "stream_aside.h"
+#include "stream_merge.h"
 #include "stream_order.h"
 #include "stream_release.h"
 #include "stream_sums.h"
@@ -18,20 +18,20 @@
 static uint64_t newest_stamp(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
-    uint64_t stamp = stream_is_unsettled(stream) && stream->newest ? stream->newest->stamp : 0;
+    own_events_apply_done(stream);
+    uint64_t stamp = stream_is_unclean(stream) && stream->newest ? stream->newest->stamp : 0;
     lock_give(&stream->lock);
     return stamp;
 }
 
-void stream_settle_all(struct pool *pool, const struct device *device,
-                       bool (*query)(struct pool *, struct stream *, uint64_t))
+void stream_pending_query_by(struct pool *pool, const struct device *device,
+                             bool (*query)(struct pool *, struct stream *, uint64_t))
 {
     struct streams *streams = streams_of(pool);
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         if ((device && stream->device != device) ||
-            (counter_get(&stream->free_bytes) == 0 && !stream_has_unsettled_spare(stream)))
+            (counter_get(&stream->free_bytes) == 0 && !stream_has_unclean_spare(stream)))
             continue;
         uint64_t stamp = newest_stamp(stream);
         /* The newest event is asked about first. If it has completed, everything has. */
@@ -41,22 +41,22 @@ void stream_settle_all(struct pool *pool, const struct device *device,
     }
 }
 
-void stream_settle(struct pool *pool, const struct device *device)
+void stream_pending_query(struct pool *pool, const struct device *device)
 {
-    stream_settle_all(pool, device, own_events_query);
-    stream_aside_go_home(pool, device, NULL);
+    stream_pending_query_by(pool, device, own_events_query);
+    stream_merge_all(pool, device, NULL);
 }
 
 /* ---- by waiting ---- */
 
-bool stream_settle_is_pending_in(struct pool *pool, const struct context *context)
+bool stream_pending_in_context(struct pool *pool, const struct context *context)
 {
     struct streams *streams = streams_of(pool);
     bool pending = false;
     for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
         struct stream *stream = stream_at(streams, i);
         lock_take(&stream->lock, LOCK_STREAM);
-        own_events_settle(stream);
+        own_events_apply_done(stream);
         pending = stream->context == context && stream->pending.first;
         lock_give(&stream->lock);
     }
@@ -68,14 +68,14 @@ bool stream_settle_is_pending_in(struct pool *pool, const struct context *contex
 static bool has_event(struct stream *stream, const struct context *context)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     bool has = stream->context == context && stream->pending.first && stream->newest &&
                stream->newest->stamp >= counter_get(&stream->pending.first->epoch);
     lock_give(&stream->lock);
     return has;
 }
 
-bool stream_settle_is_awaited(struct pool *pool, const struct context *context)
+bool stream_pending_has_events(struct pool *pool, const struct context *context)
 {
     struct streams *streams = streams_of(pool);
     bool awaited = false;
@@ -89,7 +89,7 @@ bool stream_settle_is_awaited(struct pool *pool, const struct context *context)
     return awaited;
 }
 
-bool stream_settle_record_context(struct pool *pool, struct context *context, CUevent *event)
+bool stream_pending_record_context(struct pool *pool, struct context *context, CUevent *event)
 {
     const struct driver *driver = pool->driver;
     bool pushed, recorded = false;
@@ -135,7 +135,7 @@ static CUresult ask(struct pool *pool, const struct visit *visit, CUevent event)
     return result;
 }
 
-void stream_settle_destroy(struct pool *pool, const struct visit *visit, CUevent event)
+void stream_pending_destroy_event(struct pool *pool, const struct visit *visit, CUevent event)
 {
     if (!visit_begin(visit))
         return;
@@ -145,14 +145,14 @@ void stream_settle_destroy(struct pool *pool, const struct visit *visit, CUevent
     visit_end(visit);
 }
 
-CUresult stream_settle_wait(struct pool *pool, const struct visit *visit, const CUevent *event,
-                            uint64_t give_up_at)
+CUresult stream_pending_wait(struct pool *pool, const struct visit *visit, const CUevent *event,
+                             uint64_t give_up_at)
 {
     struct context *context = visit->context;
     uint64_t started = monotonic_now();
     uint64_t cached = stream_sum(pool, context->device).cached;
     CUresult result = CUDA_ERROR_NOT_READY;
-    while (result == CUDA_ERROR_NOT_READY && (stream_settle_is_awaited(pool, context) || event)) {
+    while (result == CUDA_ERROR_NOT_READY && (stream_pending_has_events(pool, context) || event)) {
         if (event)
             result = ask(pool, visit, *event);
         if (stream_sum(pool, context->device).cached > cached || monotonic_now() >= give_up_at)
@@ -163,7 +163,8 @@ CUresult stream_settle_wait(struct pool *pool, const struct visit *visit, const 
     return result;
 }
 
-static void settle_context_until(struct pool *pool, const struct visit *visit, uint64_t give_up_at)
+static void wait_for_context_until(struct pool *pool, const struct visit *visit,
+                                   uint64_t give_up_at)
 {
     CUevent event;
     struct context *context = visit->context;
@@ -174,7 +175,7 @@ static void settle_context_until(struct pool *pool, const struct visit *visit, u
     bool recorded = false;
     if (visit_begin(visit)) {
         enter_driver();
-        recorded = stream_settle_record_context(pool, context, &event);
+        recorded = stream_pending_record_context(pool, context, &event);
         leave_driver();
         visit_end(visit);
     }
@@ -182,19 +183,19 @@ static void settle_context_until(struct pool *pool, const struct visit *visit, u
     bool waits =
         recorded || (!pool->driver->cuCtxRecordEvent && !program_captures(&pool->captures));
     if (waits &&
-        stream_settle_wait(pool, visit, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
+        stream_pending_wait(pool, visit, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
         order_context_is_over(marks);
     if (recorded)
-        stream_settle_destroy(pool, visit, event);
+        stream_pending_destroy_event(pool, visit, event);
     order_free_marks(marks);
 }
 
-void stream_settle_until(struct pool *pool, const struct device *device, uint64_t give_up_at)
+void stream_pending_wait_until(struct pool *pool, const struct device *device, uint64_t give_up_at)
 {
     struct context *c = streams_of(pool) ? context_next(pool, NULL, changeable(device)) : NULL;
     for (; c; c = context_next(pool, c, changeable(device))) {
         struct visit visit = {c, context_generation(c), false};
-        if (stream_settle_is_pending_in(pool, c))
-            settle_context_until(pool, &visit, give_up_at);
+        if (stream_pending_in_context(pool, c))
+            wait_for_context_until(pool, &visit, give_up_at);
     }
 }

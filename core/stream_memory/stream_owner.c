@@ -1,4 +1,4 @@
-#include "stream_hands.h"
+#include "stream_owner.h"
 
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
@@ -87,7 +87,7 @@ void stream_block_plain_free_failed(struct stream_block *block, struct shelf *co
 
 /* ---- blocks that leave the pool ---- */
 
-void stream_block_leave(struct pool *pool, struct stream_block *block)
+void stream_block_begin_free(struct pool *pool, struct stream_block *block)
 {
     stream_block_leave_shelf(block);
     block_set_state(&block->block, BLOCK_LEAVING);
@@ -111,7 +111,7 @@ static void forget_left(struct pool *pool, struct stream_block *block)
     stream_block_put(&streams_of(pool)->records, block);
 }
 
-void stream_block_left(struct pool *pool, struct stream_block *block, uint64_t nanoseconds)
+void stream_block_freed(struct pool *pool, struct stream_block *block, uint64_t nanoseconds)
 {
     struct shelf *shelf = shelf_of(block);
     struct bucket_counters *counters = block->block.bucket->counters;
@@ -133,7 +133,7 @@ static void lose(struct pool *pool, struct stream_block *block)
     forget_left(pool, block);
 }
 
-void stream_block_came_back(struct pool *pool, struct stream_block *block)
+void stream_block_free_failed(struct pool *pool, struct stream_block *block)
 {
     if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
         return;
@@ -142,7 +142,7 @@ void stream_block_came_back(struct pool *pool, struct stream_block *block)
     atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
 }
 
-void stream_block_gone(struct pool *pool, struct stream_block *block)
+void stream_block_recycle(struct pool *pool, struct stream_block *block)
 {
     forget_left(pool, block);
 }
@@ -154,12 +154,12 @@ static bool forget_held(struct pool *pool, struct stream_block *block, CUdevicep
     if (!stream_block_claim(block, address))
         return false;
     use_forget(pool, block);
-    stream_block_leave(pool, block);
+    stream_block_begin_free(pool, block);
     lose(pool, block);
     return true;
 }
 
-bool stream_block_let_go(struct pool *pool, CUdeviceptr address)
+bool stream_block_freed_outside(struct pool *pool, CUdeviceptr address)
 {
     struct stream_block *block = stream_block_find(&streams_of(pool)->blocks, address);
     /* The driver cannot free a part, so the program still holds the part. */
@@ -184,18 +184,18 @@ static void forget_stale(struct pool *pool, struct stream_block *block, CUdevice
     }
     lock_give(&shelf->stream->lock);
     if (stale)
-        stream_block_gone(pool, block);
+        stream_block_recycle(pool, block);
 }
 
 /* Forgets the segment of this record, which somebody has freed without the pool. */
 static void lose_segment(struct pool *pool, struct stream_block *record)
 {
-    struct shelf *home = stream_part_home(record);
+    struct shelf *home = stream_part_shelf(record);
     struct block *chain = NULL;
     if (!home)
         return;
     lock_take(&home->stream->lock, LOCK_STREAM);
-    if (stream_part_home(record) == home)
+    if (stream_part_shelf(record) == home)
         chain = stream_parts_lose(home, record);
     lock_give(&home->stream->lock);
     for (struct block *next; chain; chain = next) {

@@ -1,4 +1,4 @@
-#include "stream_put.h"
+#include "stream_free_event.h"
 
 #include "core/base/numbers.h"
 #include "core/contexts/device.h"
@@ -52,25 +52,26 @@ static uint64_t uncovered_share(const struct pool *pool, const struct stream *st
 
 /* ---- what a free puts into its stream ---- */
 
-struct stream_put stream_put_due(const struct pool *pool, struct stream *stream,
-                                 const struct stream_block *block)
+struct stream_free_event stream_free_event_due(const struct pool *pool, struct stream *stream,
+                                               const struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
     uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
     stream->may_be_uncovered = uncovered_share(pool, stream, block->mempool);
-    bool due = shelf_events_are_wanted(stream) || shelf_launches_early(stream) ||
+    bool due = shelf_events_are_requested(stream) || shelf_launches_early(stream) ||
                pending - stream->covered_bytes + block->block.bytes > stream->may_be_uncovered;
     bool marker = stream->ordered_by_others;
-    return (struct stream_put){due, marker};
+    return (struct stream_free_event){due, marker};
 }
 
-bool stream_put_in_free(struct pool *pool, struct stream_ref ref, CUstream handle, uint64_t stamp,
-                        struct stream_put put, struct own_event **event)
+bool stream_free_event_record(struct pool *pool, struct stream_ref ref, CUstream handle,
+                              uint64_t stamp, struct stream_free_event put,
+                              struct own_event **event)
 {
     *event = NULL;
     if (put.event) {
         *event = own_event_record(pool, ref, handle, stamp, put.marker);
-        own_events_want_one_less(ref.stream);
+        own_events_release_request(ref.stream);
     }
     return *event || !put.marker || own_event_mark(pool, ref, handle, stamp);
 }

@@ -1,4 +1,4 @@
-#include "stream_aside.h"
+#include "stream_merge.h"
 
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 #include "core/driver/calls.h"
 #include "mempool_sums.h"
 #include "own_events.h"
-#include "stream_hands.h"
+#include "stream_owner.h"
 #include "stream_parts.h"
 
 /* How long a thread waits for parts that other threads are merging, in nanoseconds. */
@@ -38,7 +38,8 @@ static void free_plainly(struct pool *pool, const struct stream_block *whole)
         context_unpin(pinned);
 }
 
-void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUstream *handle)
+void stream_merge_release_segment(struct pool *pool, struct stream_block *whole,
+                                  const CUstream *handle)
 {
     struct stream *stream = shelf_of(whole)->stream;
     uint64_t started = monotonic_now();
@@ -55,7 +56,7 @@ void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUst
     lock_take(&stream->lock, LOCK_STREAM);
     bucket_count_return(whole->block.bucket->counters, EVICTION_MEMORY, nanoseconds);
     lock_give(&stream->lock);
-    stream_block_gone(pool, whole);
+    stream_block_recycle(pool, whole);
     mempool_move_end(streams_of(pool));
 }
 
@@ -63,18 +64,18 @@ void stream_aside_give(struct pool *pool, struct stream_block *whole, const CUst
 static void forget(struct pool *pool, struct stream_block *part)
 {
     block_table_remove(&streams_of(pool)->blocks, block_address(&part->block), &part->block);
-    stream_block_gone(pool, part);
+    stream_block_recycle(pool, part);
 }
 
-void stream_aside_take_home(struct pool *pool, struct stream_block *part)
+void stream_merge_part(struct pool *pool, struct stream_block *part)
 {
-    struct shelf *home = stream_part_home(part);
+    struct shelf *home = stream_part_shelf(part);
     struct stream_block *whole = NULL;
     enum merged merged = MERGED_PART;
     bool lost = !home;
     if (home) {
         lock_take(&home->stream->lock, LOCK_STREAM);
-        lost = !stream_part_home(part);
+        lost = !stream_part_shelf(part);
         if (!lost)
             merged = stream_parts_merge(home, part, 0, false, &whole);
         lock_give(&home->stream->lock);
@@ -82,19 +83,19 @@ void stream_aside_take_home(struct pool *pool, struct stream_block *part)
     if (lost)
         forget(pool, part);
     else if (merged == MERGED_LEAVES)
-        stream_aside_give(pool, whole, NULL);
+        stream_merge_release_segment(pool, whole, NULL);
 }
 
 /* ---- waiting for an event ---- */
 
-void stream_aside_wait(struct pool *pool, struct stream_block *part, struct own_event *event)
+void stream_merge_after(struct pool *pool, struct stream_block *part, struct own_event *event)
 {
-    struct shelf *home = stream_part_home(part);
+    struct shelf *home = stream_part_shelf(part);
     bool lost = !home;
     if (home) {
         struct stream *stream = home->stream;
         lock_take(&stream->lock, LOCK_STREAM);
-        lost = !stream_part_home(part);
+        lost = !stream_part_shelf(part);
         if (!lost) {
             stream_parts_begin_to_wait(home, part);
             part->event = event;
@@ -155,9 +156,9 @@ static void look_at_waiting(struct pool *pool, struct block *chain, const struct
         next = chain->links[LINK_HEAP].next;
         if (is_over(pool, event, ending)) {
             own_events_destroy(pool, event);
-            stream_aside_take_home(pool, part);
+            stream_merge_part(pool, part);
         } else {
-            stream_aside_wait(pool, part, event);
+            stream_merge_after(pool, part, event);
         }
     }
 }
@@ -225,7 +226,7 @@ static void put_back(struct pool *pool, struct stream_block *part)
 {
     struct stream *stream = shelf_of(part)->stream;
     if (part->event) {
-        stream_aside_wait(pool, part, part->event);
+        stream_merge_after(pool, part, part->event);
     } else {
         lock_take(&stream->lock, LOCK_STREAM);
         part->block.refused = false;
@@ -241,7 +242,7 @@ static void see_to_segment(struct parts *parts, size_t from, const struct shelf 
 {
     lock_must_be_held(&home->stream->lock);
     for (size_t i = from; i < parts->count; i++)
-        if (parts->list[i] && stream_part_home(parts->list[i]) == home &&
+        if (parts->list[i] && stream_part_shelf(parts->list[i]) == home &&
             stream_parts_head(parts->list[i]) == head) {
             stream_block_has_a_place(shelf_of(parts->list[i])->stream);
             free(parts->list[i]->event); /* the driver's event ends with its context */
@@ -253,10 +254,10 @@ static struct block *merge_segment(struct pool *pool, struct parts *parts, size_
                                    struct block *chain)
 {
     struct stream_block *part = parts->list[i], *whole = NULL;
-    struct shelf *home = stream_part_home(part);
+    struct shelf *home = stream_part_shelf(part);
     if (home) {
         lock_take(&home->stream->lock, LOCK_STREAM);
-        if (stream_part_home(part) == home && stream_parts_may_merge_all(part)) {
+        if (stream_part_shelf(part) == home && stream_parts_may_merge_all(part)) {
             see_to_segment(parts, i, home, stream_parts_head(part));
             whole = stream_parts_merge_all(home, part);
             stream_block_is_detached(home->stream);
@@ -272,7 +273,7 @@ static struct block *merge_segment(struct pool *pool, struct parts *parts, size_
     return &whole->block;
 }
 
-struct block *stream_aside_collect(struct pool *pool, struct context *context)
+struct block *stream_merge_collect_segments(struct pool *pool, struct context *context)
 {
     struct streams *streams = streams_of(pool);
     struct parts parts = {0, 0, NULL};
@@ -294,7 +295,7 @@ static struct block *take_clean(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     struct block *found, *chain = NULL;
-    own_events_settle(stream);
+    own_events_apply_done(stream);
     while ((found = stream->clean_parts.first) != NULL) {
         shelf_detach(stream, stream_block_of(found));
         found->links[LINK_HEAP].next = chain;
@@ -308,7 +309,7 @@ static bool is_of(const struct stream *stream, const struct device *device)
     return !device || stream->device == device;
 }
 
-bool stream_aside_has_any(const struct streams *streams, const struct device *device)
+bool stream_merge_has_waiting(const struct streams *streams, const struct device *device)
 {
     for (unsigned i = 0; streams && i < stream_count(streams); i++)
         if (counter_get(&stream_at(streams, i)->away) != 0 && is_of(stream_at(streams, i), device))
@@ -331,7 +332,7 @@ static bool visit(const struct stream *stream, const struct context *ending,
     return *pinned;
 }
 
-static void go_home_from(struct pool *pool, struct stream *stream, const struct context *ending)
+static void merge_of_stream(struct pool *pool, struct stream *stream, const struct context *ending)
 {
     struct block *clean = NULL, *waiting = NULL;
     struct context *pinned;
@@ -343,32 +344,31 @@ static void go_home_from(struct pool *pool, struct stream *stream, const struct 
     lock_give(&stream->lock);
     for (struct block *next; clean; clean = next) {
         next = clean->links[LINK_HEAP].next;
-        stream_aside_take_home(pool, stream_block_of(clean));
+        stream_merge_part(pool, stream_block_of(clean));
     }
     look_at_waiting(pool, waiting, ending);
     if (pinned)
         context_unpin(pinned);
 }
 
-void stream_aside_go_home(struct pool *pool, const struct device *device,
-                          const struct context *ending)
+void stream_merge_all(struct pool *pool, const struct device *device, const struct context *ending)
 {
     struct streams *streams = streams_of(pool);
-    if (!stream_aside_has_any(streams, device))
+    if (!stream_merge_has_waiting(streams, device))
         return;
-    atomic_fetch_add_explicit(&streams->going_home, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&streams->merging, 1, memory_order_relaxed);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         if (counter_get(&stream->away) != 0 && is_of(stream, device))
-            go_home_from(pool, stream, ending);
+            merge_of_stream(pool, stream, ending);
     }
-    atomic_fetch_sub_explicit(&streams->going_home, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&streams->merging, 1, memory_order_release);
 }
 
-void stream_aside_await_others(const struct streams *streams)
+void stream_merge_await_others(const struct streams *streams)
 {
     uint64_t started = monotonic_now();
-    while (atomic_load_explicit(&streams->going_home, memory_order_acquire) != 0 &&
+    while (atomic_load_explicit(&streams->merging, memory_order_acquire) != 0 &&
            monotonic_now() - started < AWAIT_NANOSECONDS)
         patient_nap(started);
 }
