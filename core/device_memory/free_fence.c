@@ -232,13 +232,13 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
 void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t now)
 {
     uint64_t room = room_left(pool, context, now);
-    if (__builtin_expect(!policy_nothing_is_missed(context, 0, room), 0))
+    if (__builtin_expect(policy_memory_is_missed(context, 0, room), 0))
         wait_for_what_is_missed(pool, context, room);
 }
 
 bool heap_would_miss(struct pool *pool, struct context *context, uint64_t bytes)
 {
-    return !policy_nothing_is_missed(context, bytes, room_left(pool, context, monotonic_now()));
+    return policy_memory_is_missed(context, bytes, room_left(pool, context, monotonic_now()));
 }
 
 CUresult heap_end_free(struct pool *pool, struct context *context, struct fence *fence,

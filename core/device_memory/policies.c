@@ -261,12 +261,12 @@ bool policy_pending_is_missed(struct context *context, uint64_t room)
     return pending && is_missed(context, pending, room);
 }
 
-bool policy_nothing_is_missed(const struct context *context, uint64_t more, uint64_t room)
+bool policy_memory_is_missed(const struct context *context, uint64_t more, uint64_t room)
 {
     const struct device *device = context->device;
     uint64_t most = counter_get(&heap_of(context)->pending_bytes) + device->growth_budget +
                     CACHES_LEAST_BYTES + more;
-    return room >= MISSED_SHARE * most && room >= most + counter_get(&device->largest_request);
+    return room < MISSED_SHARE * most || room < most + counter_get(&device->largest_request);
 }
 
 /* ---- what a miss has shown ---- */

@@ -22,9 +22,8 @@
  * Ghosts and trials              keep.h
  * Sizes of the driver's own      policy_watch_rounding
  * A block alone                  policy_spares_too_much
- * Frees that wait, memory missed policy_pending_is_missed, policy_nothing_is_missed
- * Frees that wait, after a wait  heap_note_stalled_wait
- * in vain
+ * Frees that wait, memory missed policy_pending_is_missed, policy_memory_is_missed
+ * Frees that wait, wait stalled  heap_note_stalled_wait
  */
 #ifndef CUDAPOOL_CORE_POLICIES_H
 #define CUDAPOOL_CORE_POLICIES_H
@@ -107,9 +106,9 @@ bool policy_others_work_may_count(struct pool *pool);
  * allocation could not safely wait for them. room: bytes that are left. */
 bool policy_pending_is_missed(struct context *context, uint64_t room);
 
-/* Whether the room is so large that no allocation needs the pending bytes, even if more bytes were
- * pending and all caches were full. No lock needed. */
-bool policy_nothing_is_missed(const struct context *context, uint64_t more, uint64_t room);
+/* Whether an allocation might need the pending bytes, if more bytes were pending and all caches
+ * were full. No lock needed. */
+bool policy_memory_is_missed(const struct context *context, uint64_t more, uint64_t room);
 
 /* ---- what a miss or a wait has shown; heap lock held ---- */
 
