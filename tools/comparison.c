@@ -410,14 +410,14 @@ static json_t *differences(const struct pair *pair)
 {
     json_t *object = json_object();
 
-    report_add_counters_to_json(object, &nothing);
-    for (size_t i = 0; i < report_counter_table_length; i++) {
-        const struct report_counter *counter = &report_counter_table[i];
+    report_add_counts_to_json(object, &report_bucket_counts, &nothing);
+    for (size_t i = 0; i < report_bucket_counts.length; i++) {
+        const struct report_count *counter = &report_bucket_counts.counts[i];
         json_t *parent =
             counter->group[0] == '\0' ? object : json_object_get(object, counter->group);
         json_object_set_new(parent, counter->name,
-                            json_integer(difference(report_counter_value(counter, pair->a),
-                                                    report_counter_value(counter, pair->b))));
+                            json_integer(difference(report_count_value(counter, pair->a),
+                                                    report_count_value(counter, pair->b))));
     }
     return object;
 }
@@ -451,10 +451,10 @@ static void print_csv_pair(const struct pair *pair, void *context)
 {
     FILE *out = context;
 
-    for (size_t i = 0; i < report_counter_table_length; i++) {
-        const struct report_counter *counter = &report_counter_table[i];
-        uint64_t a = report_counter_value(counter, pair->a);
-        uint64_t b = report_counter_value(counter, pair->b);
+    for (size_t i = 0; i < report_bucket_counts.length; i++) {
+        const struct report_count *counter = &report_bucket_counts.counts[i];
+        uint64_t a = report_count_value(counter, pair->a);
+        uint64_t b = report_count_value(counter, pair->b);
         print_csv_field(out, pair->kind, ",");
         if (pair->is_total)
             fputs("all", out);
@@ -473,10 +473,10 @@ static void print_csv_neighbours(const struct summary *a, const struct summary *
 
     if (!report_has_neighbours(&one) && !report_has_neighbours(&other))
         return;
-    for (size_t i = 0; i < report_neighbour_table_length; i++) {
-        const struct report_counter *counter = &report_neighbour_table[i];
-        uint64_t was = report_neighbour_value(counter, &one);
-        uint64_t is = report_neighbour_value(counter, &other);
+    for (size_t i = 0; i < report_neighbour_counts.length; i++) {
+        const struct report_count *counter = &report_neighbour_counts.counts[i];
+        uint64_t was = report_count_value(counter, &one);
+        uint64_t is = report_count_value(counter, &other);
         fprintf(out, "neighbours,,%s%s%s,%" PRIu64 ",%" PRIu64 ",%lld\r\n", counter->group,
                 counter->group[0] == '\0' ? "" : "_", counter->name, was, is,
                 (long long)difference(was, is));

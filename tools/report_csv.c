@@ -32,13 +32,13 @@ void print_csv_field(FILE *out, const char *text, const char *end)
 static void print_heading(FILE *out)
 {
     fputs("host,pid,rank,device,uuid,kind,bucket_bytes", out);
-    for (size_t i = 0; i < report_counter_table_length; i++) {
-        const struct report_counter *counter = &report_counter_table[i];
+    for (size_t i = 0; i < report_bucket_counts.length; i++) {
+        const struct report_count *counter = &report_bucket_counts.counts[i];
         fprintf(out, ",%s%s%s", counter->group, counter->group[0] == '\0' ? "" : "_",
                 counter->name);
     }
-    for (size_t i = 0; i < report_neighbour_table_length; i++) {
-        const struct report_counter *counter = &report_neighbour_table[i];
+    for (size_t i = 0; i < report_neighbour_counts.length; i++) {
+        const struct report_count *counter = &report_neighbour_counts.counts[i];
         fprintf(out, ",neighbours_%s%s%s", counter->group, counter->group[0] == '\0' ? "" : "_",
                 counter->name);
     }
@@ -48,10 +48,10 @@ static void print_heading(FILE *out)
 static void print_bucket(FILE *out, const struct report_bucket *bucket)
 {
     fprintf(out, "%" PRIu64, bucket->bytes);
-    for (size_t i = 0; i < report_counter_table_length; i++)
+    for (size_t i = 0; i < report_bucket_counts.length; i++)
         fprintf(out, ",%" PRIu64,
-                report_counter_value(&report_counter_table[i], &bucket->counters));
-    for (size_t i = 0; i < report_neighbour_table_length; i++)
+                report_count_value(&report_bucket_counts.counts[i], &bucket->counters));
+    for (size_t i = 0; i < report_neighbour_counts.length; i++)
         fputc(',', out);
     fputs("\r\n", out);
 }
@@ -79,10 +79,11 @@ static void print_neighbours(FILE *out, const struct summary_device *device,
     if (!report_has_neighbours(neighbours))
         return;
     print_place(out, device, process, "neighbours");
-    for (size_t i = 0; i < report_counter_table_length; i++)
+    for (size_t i = 0; i < report_bucket_counts.length; i++)
         fputc(',', out);
-    for (size_t i = 0; i < report_neighbour_table_length; i++)
-        fprintf(out, ",%" PRIu64, report_neighbour_value(&report_neighbour_table[i], neighbours));
+    for (size_t i = 0; i < report_neighbour_counts.length; i++)
+        fprintf(out, ",%" PRIu64,
+                report_count_value(&report_neighbour_counts.counts[i], neighbours));
     fputs("\r\n", out);
 }
 

@@ -36,11 +36,7 @@ static void add_counters(struct report_counters *into, const struct report_count
 {
     struct report_counters before = *into;
 
-    for (size_t i = 0; i < report_counter_table_length; i++) {
-        const struct report_counter *counter = &report_counter_table[i];
-        uint64_t *field = report_counter_field(counter, into);
-        *field = saturating_sum(*field, report_counter_value(counter, from));
-    }
+    report_counts_merge(&report_bucket_counts, into, from);
     if (peaks == PEAKS_ADD)
         return;
     into->peak.live_bytes = larger(before.peak.live_bytes, from->peak.live_bytes);
@@ -343,23 +339,6 @@ static void free_kinds(struct report_kind *kinds, size_t count)
     free(kinds);
 }
 
-static void add_exchange(struct report_exchange *into, const struct report_exchange *from)
-{
-    into->bytes = saturating_sum(into->bytes, from->bytes);
-    into->times = saturating_sum(into->times, from->times);
-    into->last_nanoseconds = larger(into->last_nanoseconds, from->last_nanoseconds);
-}
-
-static void add_neighbours(struct report_neighbours *into, const struct report_neighbours *from)
-{
-    add_exchange(&into->given, &from->given);
-    add_exchange(&into->got, &from->got);
-    add_exchange(&into->left, &from->left);
-    into->asked = saturating_sum(into->asked, from->asked);
-    into->silent = saturating_sum(into->silent, from->silent);
-    into->others_held_bytes = larger(into->others_held_bytes, from->others_held_bytes);
-}
-
 /* If the device's processes have different limits, the summary shows none. */
 static void join_limits(struct device_limits *into, const struct device_limits *from)
 {
@@ -367,24 +346,11 @@ static void join_limits(struct device_limits *into, const struct device_limits *
         *into = (struct device_limits){.device_bytes = UINT64_MAX, .group_bytes = UINT64_MAX};
 }
 
-static void add_segments(struct report_segments *into, const struct report_segments *from)
-{
-    into->count = saturating_sum(into->count, from->count);
-    into->bytes = saturating_sum(into->bytes, from->bytes);
-    into->spare_bytes = saturating_sum(into->spare_bytes, from->spare_bytes);
-    into->cuts = saturating_sum(into->cuts, from->cuts);
-    into->refused_exports = saturating_sum(into->refused_exports, from->refused_exports);
-}
-
 static int join_devices(struct report_device *into, struct report_device *from)
 {
-    into->fences = saturating_sum(into->fences, from->fences);
-    into->fence_queries = saturating_sum(into->fence_queries, from->fence_queries);
-    into->barriers = saturating_sum(into->barriers, from->barriers);
-    into->captured = saturating_sum(into->captured, from->captured);
-    add_segments(&into->segments, &from->segments);
-    into->total_bytes = larger(into->total_bytes, from->total_bytes);
-    add_neighbours(&into->neighbours, &from->neighbours);
+    report_counts_merge(&report_device_counts, into, from);
+    report_counts_merge(&report_segment_counts, &into->segments, &from->segments);
+    report_counts_merge(&report_neighbour_counts, &into->neighbours, &from->neighbours);
     join_limits(&into->limits, &from->limits);
     if (append_kinds(&into->kinds, &into->kind_count, from->kinds, from->kind_count) != 0) {
         free_kinds(from->kinds, from->kind_count);
@@ -539,9 +505,9 @@ static void add_graphs(struct report_graphs *into, const struct report_graphs *f
 {
     bool larger = from->most_owned_bytes > into->most_owned_bytes;
     into->told = into->told || from->told;
-#define MERGE_SUM(name)     into->name = saturating_sum(into->name, from->name);
-#define MERGE_LARGEST(name) into->name = larger ? from->name : into->name;
-#define COUNT(name, merged) MERGE_##merged(name)
+#define JOIN_SUM(name)      into->name = saturating_sum(into->name, from->name);
+#define JOIN_LARGEST(name)  into->name = larger ? from->name : into->name;
+#define COUNT(name, merged) JOIN_##merged(name)
 #include "core/figures/graph_counts.def"
 #undef COUNT
 }
@@ -559,7 +525,7 @@ struct report_neighbours summary_neighbours(const struct summary *summary)
     struct report_neighbours all = {0};
 
     for (size_t i = 0; i < summary->device_count; i++)
-        add_neighbours(&all, &summary->devices[i].device.neighbours);
+        report_counts_merge(&report_neighbour_counts, &all, &summary->devices[i].device.neighbours);
     return all;
 }
 

@@ -1,10 +1,8 @@
 /*
  * Writes the merged report as JSON; configs/report.schema.json describes it.
  */
-#include "core/figures/report_graphs_json.h"
 #include "core/figures/report_json.h"
 #include "core/figures/report_neighbours_json.h"
-#include "core/figures/report_segments_json.h"
 
 #include <stdlib.h>
 
@@ -16,7 +14,8 @@ static json_t *counters_to_json(const struct report_counters *counters)
 {
     json_t *object = json_object();
 
-    return json_unless_failed(object, report_add_counters_to_json(object, counters));
+    return json_unless_failed(object,
+                              report_add_counts_to_json(object, &report_bucket_counts, counters));
 }
 
 static json_t *process_to_json(const struct summary_process *process)
@@ -66,15 +65,10 @@ static json_t *device_to_json(const struct summary_device *one)
     status |= json_object_set_new(object, "name", json_string_of_any_bytes(device->name, SIZE_MAX));
     status |= json_object_set_new(object, "uuid", json_string_of_any_bytes(device->uuid, SIZE_MAX));
     status |= json_object_set_new(object, "processes", json_integer((json_int_t)one->processes));
-    status |= json_object_set_new(object, "total_bytes", report_count_to_json(device->total_bytes));
-    status |= json_object_set_new(object, "fences", report_count_to_json(device->fences));
-    status |=
-        json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
-    status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
-    status |= json_object_set_new(object, "captured", report_count_to_json(device->captured));
+    status |= report_add_counts_to_json(object, &report_device_counts, device);
     status |= report_add_segments_to_json(object, &device->segments);
-    status |=
-        json_object_set_new(object, "neighbours", report_neighbours_to_json(&device->neighbours));
+    status |= report_add_object_of_counts(object, "neighbours", &report_neighbour_counts,
+                                          &device->neighbours);
     status |= report_add_limits_to_json(object, &device->limits);
     status |=
         json_object_set_new(object, "kinds", kinds_to_json(device->kinds, device->kind_count));

@@ -112,33 +112,14 @@ static void lower_costs(struct costs *into, const struct costs *costs)
 /* Adds all counters but the peaks. */
 static void add_counters(struct report_counters *into, const struct report_counters *c)
 {
-    into->requests += c->requests;
-    into->hits.clean += c->hits.clean;
-    into->hits.queried += c->hits.queried;
-    into->hits.barrier += c->hits.barrier;
-    into->hits.waited += c->hits.waited;
-    into->misses += c->misses;
-    into->failures.memory += c->failures.memory;
-    into->failures.limit += c->failures.limit;
-    into->failures.group += c->failures.group;
-    into->failures.other += c->failures.other;
-    into->frees += c->frees;
-    into->requested_bytes += c->requested_bytes;
-    into->rounded_bytes += c->rounded_bytes;
-    into->live_blocks += c->live_blocks;
-    into->live_bytes += c->live_bytes;
-    into->cached_bytes += c->cached_bytes;
-    into->pending_bytes += c->pending_bytes;
-    into->evictions.cap += c->evictions.cap;
-    into->evictions.idle += c->evictions.idle;
-    into->evictions.memory += c->evictions.memory;
-    into->evictions.free += c->evictions.free;
-    into->evictions.context += c->evictions.context;
-    into->driver.calls += c->driver.calls;
-    into->driver.nanoseconds += c->driver.nanoseconds;
-    into->waits.nanoseconds += c->waits.nanoseconds;
-    into->waits.frees += c->waits.frees;
-    into->saved_at_least_nanoseconds += c->saved_at_least_nanoseconds;
+#define SUM(counter) into->counter += c->counter;
+#define PEAK(counter)
+#define COUNTS_OF_BUCKETS
+#define COUNT(name, merged, since)         merged(name)
+#define MEMBER(group, name, merged, since) merged(group.name)
+#include "report_counts.def"
+#undef SUM
+#undef PEAK
 }
 
 /* ---- all rows ---- */
@@ -302,11 +283,9 @@ struct device_records {
 
 static void take_segments(const struct segments_counters *from, struct report_segments *into)
 {
-    into->count += counter_get(&from->count);
-    into->bytes += counter_get(&from->bytes);
-    into->spare_bytes += counter_get(&from->spare_bytes);
-    into->cuts += counter_get(&from->cuts);
-    into->refused_exports += counter_get(&from->refused_exports);
+#define COUNTS_OF_SEGMENTS
+#define COUNT(name, merged, since) into->name += counter_get(&from->name);
+#include "report_counts.def"
 }
 
 static void take_heap(const struct figures_heap *heap, struct device_records *records,

@@ -22,47 +22,9 @@
 #define REPORT_UUID_BYTES 48
 
 struct report_counters {
-    uint64_t requests; /* hits, misses and failures */
-    struct {
-        uint64_t clean;   /* a block that no GPU work can still be using */
-        uint64_t queried; /* a block whose fence a query found completed */
-        uint64_t barrier; /* a block ordered after a context barrier */
-        uint64_t waited;  /* a block whose fence was waited for */
-    } hits;
-    uint64_t misses; /* allocations that the driver served */
-    struct {
-        uint64_t memory; /* the driver had none, even after the pool released what it could */
-        uint64_t limit;  /* past the process's limit on the device */
-        uint64_t group;  /* past its group's limit */
-        uint64_t other;  /* the driver returned another error */
-    } failures;
-    uint64_t frees;           /* by the program, singly or with their context */
-    uint64_t requested_bytes; /* of all requests, as asked for */
-    uint64_t rounded_bytes;   /* of all requests, rounded to block sizes */
-    uint64_t live_blocks;     /* in use by the program: hits + misses - frees */
-    uint64_t live_bytes;      /* of these blocks */
-    uint64_t cached_bytes;    /* free and reusable at once */
-    uint64_t pending_bytes;   /* free, but the GPU may still be using them */
-    struct {
-        uint64_t live_bytes;     /* of the totals: in use, as asked for */
-        uint64_t reserved_bytes; /* live, cached and pending together */
-    } peak;                      /* of the totals: of all buckets together at one time */
-    struct {
-        uint64_t cap;     /* blocks released to the driver: over a cap or the reserve ratio */
-        uint64_t idle;    /* unused for release_after_idle */
-        uint64_t memory;  /* this or another process ran out of memory */
-        uint64_t free;    /* the driver answered the program's own free */
-        uint64_t context; /* their context ended, or they were freed without the pool */
-    } evictions;
-    struct {
-        uint64_t calls; /* driver calls for this bucket: allocations and releases of blocks */
-        uint64_t nanoseconds;
-    } driver;
-    struct {
-        uint64_t nanoseconds; /* that allocations and frees waited for the GPU */
-        uint64_t frees;       /* frees that waited */
-    } waits;
-    uint64_t saved_at_least_nanoseconds; /* hits times the quickest driver allocation and free */
+#define COUNTS_OF_BUCKETS
+#define COUNTS_AS_MEMBERS
+#include "report_counts.def"
 };
 
 struct report_bucket {
@@ -80,14 +42,9 @@ struct report_kind {
 /* One moment of a device: the use of its memory, of all kinds that lie on it together, and how
  * requests of all kinds were answered. */
 struct report_sample {
-    uint64_t nanoseconds; /* since the process started; each later than the one before */
-    uint64_t live_bytes, cached_bytes, pending_bytes;
-    uint64_t peak_bytes; /* the most that these three came to since the sample before */
-    struct {
-        uint64_t clean, queried, barrier, waited;
-    } hits; /* since the start, as are the misses */
-    uint64_t misses;
-    uint64_t given_bytes, got_bytes; /* to and from other processes, since the start */
+#define COUNTS_OF_SAMPLES
+#define COUNTS_AS_MEMBERS
+#include "report_counts.def"
 };
 
 /* Memory that went from process to process. */
@@ -99,12 +56,9 @@ struct report_exchange {
 /* Memory that processes on the device released for each other. Every member is a counter
  * (uint64_t). */
 struct report_neighbours {
-    struct report_exchange given; /* to others, because they asked */
-    struct report_exchange got;   /* from others */
-    struct report_exchange left;  /* released so that neighbours.leave_free stays free */
-    uint64_t asked;               /* demands made to others */
-    uint64_t silent;              /* processes that did not answer a demand */
-    uint64_t others_held_bytes;   /* the most held outside the pool when memory ran out */
+#define COUNTS_OF_NEIGHBOURS
+#define COUNTS_AS_MEMBERS
+#include "report_counts.def"
 };
 
 /* The housekeeper thread, and the board of the user's processes. */
@@ -125,21 +79,18 @@ struct report_graphs {
 
 /* Segments, which blocks are cut out of with the policy split; else all zero. */
 struct report_segments {
-    uint64_t count, bytes;    /* segments that exist now */
-    uint64_t spare_bytes;     /* of these bytes, in no block */
-    uint64_t cuts;            /* blocks ever cut out of segments */
-    uint64_t refused_exports; /* exports of cut blocks that were refused */
+#define COUNTS_OF_SEGMENTS
+#define COUNTS_AS_MEMBERS
+#include "report_counts.def"
 };
 
 struct report_device {
     int ordinal;
     char name[256];
     char uuid[REPORT_UUID_BYTES]; /* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx */
-    uint64_t total_bytes;
-    uint64_t fences;        /* context fences recorded */
-    uint64_t fence_queries; /* queries whether a fence has completed */
-    uint64_t barriers;      /* context barriers */
-    uint64_t captured;      /* allocations that the driver answered because of a capture */
+#define COUNTS_OF_DEVICES
+#define COUNTS_AS_MEMBERS
+#include "report_counts.def"
     struct report_segments segments;
     struct report_neighbours neighbours;
     struct device_limits limits; /* in force; none where its *_from is empty */

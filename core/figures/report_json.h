@@ -19,7 +19,7 @@
 #include <stddef.h>
 
 #include "report.h"
-#include "report_counters_json.h"
+#include "report_counts_json.h"
 
 /* Bytes; longer files are not read. */
 #define REPORT_FILE_MAX (64 * 1024 * 1024)
@@ -61,7 +61,8 @@ json_t *reports_to_json(const struct report *reports, size_t count);
 json_t *report_kind_to_json(const struct report_kind *kind);
 json_t *report_history_to_json(const struct report_sample *samples, size_t count);
 int report_add_versions_to_json(json_t *object, const struct report_versions *versions);
-int report_add_counters_to_json(json_t *object, const struct report_counters *counters);
+int report_add_graphs(json_t *root, const struct report_graphs *graphs);
+int report_add_segments_to_json(json_t *device, const struct report_segments *segments);
 
 /* As report_write_json, exported by libcudapool_config.so to the preload object, for a process that
  * ends. Takes no memory of malloc's (scratch.h), and gives up at the deadline (writing.h). */

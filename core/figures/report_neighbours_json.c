@@ -1,6 +1,5 @@
 /*
- * Other processes, limits and the housekeeper as JSON (report_neighbours_json.h): first the table
- * of counters, then writing, then reading.
+ * Limits and the housekeeper as JSON (report_neighbours_json.h): first writing, then reading.
  */
 #include "report_neighbours_json.h"
 
@@ -8,68 +7,15 @@
 
 #include "report_json.h"
 
-/* The macros' arguments are members, which cannot stand in parentheses. */
-/* NOLINTBEGIN(bugprone-macro-parentheses) */
-#define MEMBER(group, name, member)                                                                \
-    {                                                                                              \
-        group, name, offsetof(struct report_neighbours, member), false                             \
-    }
-#define EXCHANGE(group)                                                                            \
-    MEMBER(#group, "bytes", group.bytes), MEMBER(#group, "times", group.times),                    \
-        MEMBER(#group, "last_nanoseconds", group.last_nanoseconds)
-#define COUNTER(name) MEMBER("", #name, name)
-/* NOLINTEND(bugprone-macro-parentheses) */
-
-const struct report_counter report_neighbour_table[] = {
-    EXCHANGE(given), EXCHANGE(got),   EXCHANGE(left),
-    COUNTER(asked),  COUNTER(silent), COUNTER(others_held_bytes),
-};
-const size_t report_neighbour_table_length =
-    sizeof(report_neighbour_table) / sizeof(report_neighbour_table[0]);
-_Static_assert(sizeof(report_neighbour_table) / sizeof(report_neighbour_table[0]) ==
-                   sizeof(struct report_neighbours) / sizeof(uint64_t),
-               "every counter has a name");
-
-uint64_t *report_neighbour_field(const struct report_counter *counter,
-                                 struct report_neighbours *neighbours)
-{
-    return (uint64_t *)((char *)neighbours + counter->offset);
-}
-
-uint64_t report_neighbour_value(const struct report_counter *counter,
-                                const struct report_neighbours *neighbours)
-{
-    return *(const uint64_t *)((const char *)neighbours + counter->offset);
-}
-
 bool report_has_neighbours(const struct report_neighbours *neighbours)
 {
-    for (size_t i = 0; i < report_neighbour_table_length; i++)
-        if (report_neighbour_value(&report_neighbour_table[i], neighbours) != 0)
+    for (size_t i = 0; i < report_neighbour_counts.length; i++)
+        if (report_count_value(&report_neighbour_counts.counts[i], neighbours) != 0)
             return true;
     return false;
 }
 
 /* ---- writing ---- */
-
-json_t *report_neighbours_to_json(const struct report_neighbours *neighbours)
-{
-    json_t *object = json_object();
-    int status = 0;
-
-    for (size_t i = 0; i < report_neighbour_table_length; i++) {
-        const struct report_counter *counter = &report_neighbour_table[i];
-        json_t *parent = object;
-        if (counter->group[0] != '\0' && json_object_get(object, counter->group) == NULL)
-            status |= json_object_set_new(object, counter->group, json_object());
-        if (counter->group[0] != '\0')
-            parent = json_object_get(object, counter->group);
-        status |=
-            json_object_set_new(parent, counter->name,
-                                report_count_to_json(report_neighbour_value(counter, neighbours)));
-    }
-    return json_unless_failed(object, status);
-}
 
 int report_add_limits_to_json(json_t *object, const struct device_limits *limits)
 {
@@ -126,39 +72,6 @@ json_t *report_housekeeper_to_json(const struct report_housekeeper *housekeeper)
 }
 
 /* ---- reading ---- */
-
-static int read_exchange(const struct object *object, const char *key,
-                         struct report_exchange *exchange)
-{
-    static const char *const known[] = {"bytes", "times", "last_nanoseconds", NULL};
-    struct object entered;
-
-    if (object_enter(object, key, &entered) != 0 ||
-        object_refuse_unknown_keys(&entered, known) != 0 ||
-        object_read_count(&entered, "bytes", &exchange->bytes) != 0 ||
-        object_read_count(&entered, "times", &exchange->times) != 0)
-        return -1;
-    return object_read_count(&entered, "last_nanoseconds", &exchange->last_nanoseconds);
-}
-
-int report_read_neighbours(const struct object *object, struct report_neighbours *neighbours)
-{
-    static const char *const known[] = {
-        "given", "got", "left", "asked", "silent", "others_held_bytes", NULL};
-    struct object entered;
-
-    if (object_leaves_out(object, "neighbours", true))
-        return 0;
-    if (object_enter(object, "neighbours", &entered) != 0 ||
-        object_refuse_unknown_keys(&entered, known) != 0 ||
-        read_exchange(&entered, "given", &neighbours->given) != 0 ||
-        read_exchange(&entered, "got", &neighbours->got) != 0 ||
-        read_exchange(&entered, "left", &neighbours->left) != 0 ||
-        object_read_count(&entered, "asked", &neighbours->asked) != 0 ||
-        object_read_count(&entered, "silent", &neighbours->silent) != 0)
-        return -1;
-    return object_read_count(&entered, "others_held_bytes", &neighbours->others_held_bytes);
-}
 
 /* Reads a limit and the name of what sets it. Either both keys are there, or neither is. A group's
  * limit also comes with the group's name (report_read_limits). */

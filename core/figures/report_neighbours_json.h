@@ -9,29 +9,18 @@
 #include <jansson.h>
 
 #include "report.h"
-#include "report_counters_json.h"
+#include "report_counts_json.h"
 #include "report_object_json.h"
-
-/* The members of struct report_neighbours, which has no others. */
-extern const struct report_counter report_neighbour_table[];
-extern const size_t report_neighbour_table_length;
-
-uint64_t *report_neighbour_field(const struct report_counter *counter,
-                                 struct report_neighbours *neighbours);
-uint64_t report_neighbour_value(const struct report_counter *counter,
-                                const struct report_neighbours *neighbours);
 
 /* Whether any counter is not 0. */
 bool report_has_neighbours(const struct report_neighbours *neighbours);
 
-json_t *report_neighbours_to_json(const struct report_neighbours *neighbours);
 json_t *report_housekeeper_to_json(const struct report_housekeeper *housekeeper);
 
 /* Adds the limits that are in force, if any, under the key limits. 0 or -1. */
 int report_add_limits_to_json(json_t *object, const struct device_limits *limits);
 
 /* Each of these reads one key of the object. The key may be missing. */
-int report_read_neighbours(const struct object *object, struct report_neighbours *neighbours);
 int report_read_limits(const struct object *object, struct device_limits *limits);
 int report_read_housekeeper(const struct object *object, struct report_housekeeper *housekeeper);
 

@@ -14,63 +14,18 @@
 #include "core/base/scratch.h"
 #include "core/settings/document_json.h"
 #include "core/settings/settings_json.h"
-#include "report_graphs_json.h"
 #include "report_json.h"
 #include "report_neighbours_json.h"
 #include "report_object_json.h"
-#include "report_segments_json.h"
-
-/* Refuses keys that are no counters of the group. Outside of the groups, the groups' names are
- * allowed, too, and also, where it is not NULL. */
-static int refuse_unknown_counters(const struct object *object, const char *group, const char *also)
-{
-    const char *known[REPORT_COUNTERS + 2];
-    size_t count = 0;
-
-    if (also != NULL)
-        known[count++] = also;
-    for (size_t i = 0; i < report_counter_table_length; i++) {
-        if (strcmp(report_counter_table[i].group, group) == 0)
-            known[count++] = report_counter_table[i].name;
-        else if (group[0] == '\0')
-            known[count++] = report_counter_table[i].group;
-    }
-    known[count] = NULL;
-    return object_refuse_unknown_keys(object, known);
-}
-
-static int read_counter(const struct object *object, const struct report_counter *counter,
-                        struct report_counters *counters)
-{
-    struct object group;
-
-    if (object_leaves_out(object, counter->group[0] == '\0' ? counter->name : counter->group,
-                          counter->newer))
-        return 0;
-    if (counter->group[0] == '\0')
-        return object_read_count(object, counter->name, report_counter_field(counter, counters));
-    if (object_enter(object, counter->group, &group) != 0 ||
-        refuse_unknown_counters(&group, counter->group, NULL) != 0)
-        return -1;
-    if (object_leaves_out(&group, counter->name, counter->newer))
-        return 0;
-    return object_read_count(&group, counter->name, report_counter_field(counter, counters));
-}
-
-static int read_counters(const struct object *object, struct report_counters *counters)
-{
-    for (size_t i = 0; i < report_counter_table_length; i++)
-        if (read_counter(object, &report_counter_table[i], counters) != 0)
-            return -1;
-    return 0;
-}
 
 static int read_bucket(const struct object *object, struct report_bucket *bucket)
 {
-    if (refuse_unknown_counters(object, "", "bytes") != 0 ||
+    static const char *const also[] = {"bytes", NULL};
+
+    if (report_refuse_unknown_counts(object, &report_bucket_counts, "", also) != 0 ||
         object_read_count(object, "bytes", &bucket->bytes) != 0)
         return -1;
-    return read_counters(object, &bucket->counters);
+    return report_read_counts(object, &report_bucket_counts, &bucket->counters);
 }
 
 static int read_buckets(const struct object *object, struct report_kind *kind)
@@ -97,8 +52,8 @@ static int read_kind(const struct object *object, struct report_kind *kind)
     if (object_refuse_unknown_keys(object, known) != 0 ||
         object_read_text(object, "kind", kind->kind, sizeof(kind->kind)) != 0 ||
         object_enter(object, "totals", &totals) != 0 ||
-        refuse_unknown_counters(&totals, "", NULL) != 0 ||
-        read_counters(&totals, &kind->totals) != 0)
+        report_refuse_unknown_counts(&totals, &report_bucket_counts, "", NULL) != 0 ||
+        report_read_counts(&totals, &report_bucket_counts, &kind->totals) != 0)
         return -1;
     return read_buckets(object, kind);
 }
@@ -137,12 +92,12 @@ static const json_t *need_column(const struct object *object, const char *key, s
     return NULL;
 }
 
-static int read_column(const struct object *object, const struct report_counter *column,
+static int read_column(const struct object *object, const struct report_count *column,
                        struct report_device *device)
 {
     char place[PLACE_BYTES], item_place[PLACE_BYTES];
 
-    if (object_leaves_out(object, column->name, column->newer))
+    if (object_leaves_out(object, column->name, column->later))
         return 0;
     const json_t *array = need_column(object, column->name, device->sample_count);
 
@@ -180,55 +135,46 @@ static int read_samples(const struct object *history, const struct object *hits,
     if (times == NULL)
         return -1;
     device->sample_count = json_array_size(times);
-    for (size_t i = 0; i < report_column_table_length; i++)
-        if (read_column(report_column_table[i].group[0] != '\0' ? hits : history,
-                        &report_column_table[i], device) != 0)
+    for (size_t i = 0; i < report_sample_counts.length; i++) {
+        const struct report_count *column = &report_sample_counts.counts[i];
+        if (read_column(column->group[0] != '\0' ? hits : history, column, device) != 0)
             return -1;
+    }
     return refuse_times_out_of_order(history, device);
 }
 
 /* Reads the history, which may be missing. */
 static int read_history(const struct object *object, struct report_device *device)
 {
-    static const char *const known[] = {
-        "nanoseconds", "live_bytes", "cached_bytes", "pending_bytes", "peak_bytes",
-        "hits",        "misses",     "given_bytes",  "got_bytes",     NULL};
-    static const char *const known_hits[] = {"clean", "queried", "barrier", "waited", NULL};
     struct object history, hits;
 
     if (json_object_get(object->value, "history") == NULL)
         return 0;
     if (object_enter(object, "history", &history) != 0 ||
-        object_refuse_unknown_keys(&history, known) != 0 ||
+        report_refuse_unknown_counts(&history, &report_sample_counts, "", NULL) != 0 ||
         object_enter(&history, "hits", &hits) != 0 ||
-        object_refuse_unknown_keys(&hits, known_hits) != 0)
+        report_refuse_unknown_counts(&hits, &report_sample_counts, "hits", NULL) != 0)
         return -1;
     return read_samples(&history, &hits, device);
 }
 
 static int read_device(const struct object *object, struct report_device *device)
 {
-    static const char *const known[] = {
-        "ordinal",  "name",     "uuid",  "total_bytes", "fences",     "fence_queries", "barriers",
-        "captured", "segments", "kinds", "history",     "neighbours", "limits",        NULL};
+    static const char *const also[] = {"ordinal", "name",       "uuid",   "segments", "kinds",
+                                       "history", "neighbours", "limits", NULL};
     int64_t ordinal = 0;
 
-    if (object_refuse_unknown_keys(object, known) != 0 ||
+    if (report_refuse_unknown_counts(object, &report_device_counts, "", also) != 0 ||
         object_read_integer(object, "ordinal", 0, INT32_MAX, &ordinal) != 0 ||
         object_read_text(object, "name", device->name, sizeof(device->name)) != 0 ||
         object_read_text(object, "uuid", device->uuid, sizeof(device->uuid)) != 0 ||
-        object_read_count(object, "total_bytes", &device->total_bytes) != 0 ||
-        object_read_count(object, "fences", &device->fences) != 0 ||
-        object_read_count(object, "fence_queries", &device->fence_queries) != 0 ||
-        object_read_count(object, "barriers", &device->barriers) != 0)
-        return -1;
-    if (!object_leaves_out(object, "captured", true) &&
-        object_read_count(object, "captured", &device->captured) != 0)
+        report_read_counts(object, &report_device_counts, device) != 0)
         return -1;
     device->ordinal = (int)ordinal;
-    if (report_read_segments(object, &device->segments) != 0)
-        return -1;
-    if (report_read_neighbours(object, &device->neighbours) != 0 ||
+    if (report_read_object_of_counts(object, "segments", &report_segment_counts,
+                                     &device->segments) != 0 ||
+        report_read_object_of_counts(object, "neighbours", &report_neighbour_counts,
+                                     &device->neighbours) != 0 ||
         report_read_limits(object, &device->limits) != 0)
         return -1;
     return read_kinds(object, device) != 0 ? -1 : read_history(object, device);
@@ -378,8 +324,9 @@ static int read_report(const struct object *root, struct report *report)
         settings_from_json(root->document, place, settings, &report->settings) != 0)
         return -1;
     if (report_read_housekeeper(root, &report->housekeeper) != 0 ||
-        report_read_graphs(root, &report->graphs) != 0)
+        report_read_object_of_counts(root, "graphs", &report_graph_counts, &report->graphs) != 0)
         return -1;
+    report->graphs.told = json_object_get(root->value, "graphs") != NULL;
     return read_devices(root, report);
 }
 

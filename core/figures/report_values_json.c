@@ -10,29 +10,20 @@
 
 #include "core/settings/document_json.h"
 #include "core/settings/settings_json.h"
-#include "report_graphs_json.h"
 #include "report_json.h"
 #include "report_neighbours_json.h"
-#include "report_segments_json.h"
 
-int report_add_counters_to_json(json_t *object, const struct report_counters *counters)
+int report_add_graphs(json_t *root, const struct report_graphs *graphs)
 {
-    int status = 0;
+    return graphs->told ? report_add_object_of_counts(root, "graphs", &report_graph_counts, graphs)
+                        : 0;
+}
 
-    for (size_t i = 0; i < report_counter_table_length; i++) {
-        const struct report_counter *counter = &report_counter_table[i];
-        json_t *parent = object;
-        if (counter->group[0] != '\0') {
-            parent = json_object_get(object, counter->group);
-            if (parent == NULL) {
-                status |= json_object_set_new(object, counter->group, json_object());
-                parent = json_object_get(object, counter->group);
-            }
-        }
-        status |= json_object_set_new(
-            parent, counter->name, report_count_to_json(report_counter_value(counter, counters)));
-    }
-    return status;
+int report_add_segments_to_json(json_t *device, const struct report_segments *segments)
+{
+    return segments->cuts == 0
+               ? 0
+               : report_add_object_of_counts(device, "segments", &report_segment_counts, segments);
 }
 
 static json_t *bucket_to_json(const struct report_bucket *bucket)
@@ -40,14 +31,14 @@ static json_t *bucket_to_json(const struct report_bucket *bucket)
     json_t *object = json_object();
     int status = json_object_set_new(object, "bytes", report_count_to_json(bucket->bytes));
 
-    status |= report_add_counters_to_json(object, &bucket->counters);
+    status |= report_add_counts_to_json(object, &report_bucket_counts, &bucket->counters);
     return json_unless_failed(object, status);
 }
 
 json_t *report_kind_to_json(const struct report_kind *kind)
 {
     json_t *object = json_object(), *totals = json_object(), *buckets = json_array();
-    int status = report_add_counters_to_json(totals, &kind->totals);
+    int status = report_add_counts_to_json(totals, &report_bucket_counts, &kind->totals);
 
     for (size_t i = 0; i < kind->bucket_count; i++)
         status |= json_array_append_new(buckets, bucket_to_json(&kind->buckets[i]));
@@ -74,10 +65,11 @@ json_t *report_history_to_json(const struct report_sample *samples, size_t count
     json_t *object = json_object(), *hits = json_object();
     int status = 0;
 
-    for (size_t i = 0; i < report_column_table_length; i++)
-        status |= json_object_set_new(
-            report_column_table[i].group[0] != '\0' ? hits : object, report_column_table[i].name,
-            column_to_json(samples, count, report_column_table[i].offset));
+    for (size_t i = 0; i < report_sample_counts.length; i++) {
+        const struct report_count *column = &report_sample_counts.counts[i];
+        status |= json_object_set_new(column->group[0] != '\0' ? hits : object, column->name,
+                                      column_to_json(samples, count, column->offset));
+    }
     status |= json_object_set_new(object, "hits", hits);
     return json_unless_failed(object, status);
 }
@@ -91,15 +83,10 @@ static json_t *device_to_json(const struct report_device *device)
                                   json_string_of_any_bytes(device->name, sizeof(device->name)));
     status |= json_object_set_new(object, "uuid",
                                   json_string_of_any_bytes(device->uuid, sizeof(device->uuid)));
-    status |= json_object_set_new(object, "total_bytes", report_count_to_json(device->total_bytes));
-    status |= json_object_set_new(object, "fences", report_count_to_json(device->fences));
-    status |=
-        json_object_set_new(object, "fence_queries", report_count_to_json(device->fence_queries));
-    status |= json_object_set_new(object, "barriers", report_count_to_json(device->barriers));
-    status |= json_object_set_new(object, "captured", report_count_to_json(device->captured));
+    status |= report_add_counts_to_json(object, &report_device_counts, device);
     status |= report_add_segments_to_json(object, &device->segments);
-    status |=
-        json_object_set_new(object, "neighbours", report_neighbours_to_json(&device->neighbours));
+    status |= report_add_object_of_counts(object, "neighbours", &report_neighbour_counts,
+                                          &device->neighbours);
     status |= report_add_limits_to_json(object, &device->limits);
     for (size_t i = 0; i < device->kind_count; i++)
         status |= json_array_append_new(kinds, report_kind_to_json(&device->kinds[i]));
