@@ -10,14 +10,7 @@
 
 _Thread_local struct recent_streams recent_streams;
 
-/* ---- names of streams that the driver does not number ---- */
-
-static bool has_name(const struct stream *stream, const struct stream_name *name)
-{
-    return stream->handle == name->handle && stream->context == name->context &&
-           stream->generation == context_generation(name->context) &&
-           stream->thread == name->thread;
-}
+/* ---- what the driver tells of a stream ---- */
 
 /* Only a created stream's flags can tell that the legacy stream and it do not order each other. */
 static bool is_ordered_by_others(struct pool *pool, CUstream handle)
@@ -44,18 +37,6 @@ struct context *stream_context_of(struct pool *pool, CUstream handle, struct con
     return own == current->handle ? current : context_find(pool, own);
 }
 
-static struct stream_ref look_up_name(const struct streams *streams, const struct stream_name *name)
-{
-    lock_must_be_held(&streams->lock);
-    unsigned count = stream_count(streams);
-    for (unsigned i = 0; i < count; i++) {
-        uint64_t id = atomic_load_explicit(&streams->ids[i], memory_order_relaxed);
-        if (id != 0 && has_name(stream_at(streams, i), name))
-            return (struct stream_ref){stream_at(streams, i), id};
-    }
-    return (struct stream_ref){NULL, 0};
-}
-
 /* ---- finding ---- */
 
 static void remember(const struct pool *pool, CUstream handle, struct stream_ref ref)
@@ -77,73 +58,36 @@ struct stream_ref stream_look_up(struct pool *pool, CUstream handle, uint64_t id
     return ref;
 }
 
-static struct stream_ref make_known(struct pool *pool, uint64_t id, CUstream handle,
-                                    struct context *current)
+/* Makes the stream known, unless another thread does so first. */
+static struct stream_ref make_known(struct pool *pool, uint64_t id, const struct stream_name *name)
 {
     struct streams *streams = streams_of(pool);
-    struct stream_ref ref = {NULL, 0};
     struct own_event *discarded = NULL;
-    struct stream_name name = {handle, stream_context_of(pool, handle, current), 0, true};
-    if (!name.context)
-        return ref;
-    if (handle == CU_STREAM_PER_THREAD)
-        name.thread = thread_id(pool);
-    name.ordered_by_others = is_ordered_by_others(pool, handle);
     lock_take(&streams->lock, LOCK_STREAMS);
-    ref = stream_table_walk(streams, id);
+    struct stream_ref ref = stream_table_walk(streams, id);
     if (!ref.stream)
-        ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
+        ref = (struct stream_ref){stream_table_begin(streams, id, name, &discarded), id};
     lock_give(&streams->lock);
     own_events_destroy(pool, discarded);
     return ref;
 }
 
-/* For a driver without stream numbers. */
-static struct stream_ref find_by_name(struct pool *pool, CUstream handle, struct context *current,
-                                      bool make)
-{
-    struct streams *streams = streams_of(pool);
-    struct own_event *discarded = NULL;
-    struct stream_name name = {handle, stream_context_of(pool, handle, current), 0, true};
-    if (!name.context)
-        return (struct stream_ref){NULL, 0};
-    if (handle == CU_STREAM_PER_THREAD)
-        name.thread = thread_id(pool);
-    lock_take(&streams->lock, LOCK_STREAMS);
-    struct stream_ref ref = look_up_name(streams, &name);
-    lock_give(&streams->lock);
-    if (ref.stream || !make || stream_table_is_full(streams) || streams_leave_to_driver(streams))
-        return ref;
-    name.ordered_by_others = is_ordered_by_others(pool, handle);
-    lock_take(&streams->lock, LOCK_STREAMS);
-    ref = look_up_name(streams, &name);
-    if (!ref.stream) {
-        uint64_t id = stream_table_next_number(streams);
-        ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
-    }
-    lock_give(&streams->lock);
-    own_events_destroy(pool, discarded);
-    return ref;
-}
-
-/* No thread has this id, and no stream of the driver's has such a number. */
+/* No thread has this id. */
 #define PLAIN_FREES_THREAD UINT64_MAX
-#define PLAIN_FREES_NUMBER (UINT64_C(1) << 62)
+
+/* A number that no stream of the driver's has: of the context's record, and of its present life. */
+static uint64_t number_of_plain_frees(struct context *context)
+{
+    return UINT64_C(1) << 62 | (context_generation(context) & 0x3ffff) << 44 |
+           (((uintptr_t)context >> 4) & ((UINT64_C(1) << 44) - 1));
+}
 
 struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context)
 {
-    struct streams *streams = streams_of(pool);
-    struct own_event *discarded = NULL;
     struct stream_name name = {NULL, context, PLAIN_FREES_THREAD, true};
-    lock_take(&streams->lock, LOCK_STREAMS);
-    struct stream_ref ref = look_up_name(streams, &name);
-    if (!ref.stream) {
-        uint64_t id = PLAIN_FREES_NUMBER | stream_table_next_number(streams);
-        ref = (struct stream_ref){stream_table_begin(streams, id, &name, &discarded), id};
-    }
-    lock_give(&streams->lock);
-    own_events_destroy(pool, discarded);
-    return ref;
+    uint64_t id = number_of_plain_frees(context);
+    struct stream_ref ref = stream_table_look_up(streams_of(pool), id);
+    return ref.stream ? ref : make_known(pool, id, &name);
 }
 
 static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream handle,
@@ -153,7 +97,13 @@ static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream
     if (ref.stream || !make || stream_table_is_full(streams_of(pool)) ||
         streams_leave_to_driver(streams_of(pool)))
         return ref;
-    ref = make_known(pool, id, handle, current);
+    struct stream_name name = {handle, stream_context_of(pool, handle, current), 0, true};
+    if (!name.context)
+        return ref;
+    if (handle == CU_STREAM_PER_THREAD)
+        name.thread = thread_id(pool);
+    name.ordered_by_others = is_ordered_by_others(pool, handle);
+    ref = make_known(pool, id, &name);
     if (ref.stream)
         remember(pool, handle, ref);
     return ref;
@@ -168,9 +118,8 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
     if (!current)
         return none;
     handle = stream_spelled_out(handle);
-    if (!pool->driver->cuStreamGetId)
-        return find_by_name(pool, handle, current, make);
-    if (pool->driver->cuStreamGetId(handle, &id) != CUDA_SUCCESS || id == 0)
+    if (!pool->driver->cuStreamGetId || pool->driver->cuStreamGetId(handle, &id) != CUDA_SUCCESS ||
+        id == 0)
         return none;
     return find_by_number(pool, id, handle, current, make);
 }

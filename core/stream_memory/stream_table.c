@@ -91,12 +91,6 @@ static void set_id(struct streams *streams, struct stream *stream, uint64_t id)
         atomic_store_explicit(&streams->full_until, 0, memory_order_relaxed);
 }
 
-uint64_t stream_table_next_number(struct streams *streams)
-{
-    lock_must_be_held(&streams->lock);
-    return ++streams->next_number;
-}
-
 static bool is_nobodys(const struct streams *streams, unsigned index)
 {
     lock_must_be_held(&streams->lock);

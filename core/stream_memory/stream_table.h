@@ -14,12 +14,12 @@
 #include "stream.h"
 #include "streams.h"
 
-/* What identifies a stream where the driver has no number for it. */
+/* What a new record is for. */
 struct stream_name {
     CUstream handle;
     struct context *context;
     uint64_t thread;
-    bool ordered_by_others; /* a property of the stream, and no part of its name */
+    bool ordered_by_others;
 };
 
 /* Returns the stream with this number, or none. No lock needed. The answer none is final only if
@@ -28,9 +28,6 @@ struct stream_ref stream_table_walk(const struct streams *streams, uint64_t id);
 
 /* Returns the stream with this number, or none. The answer none is final. No lock held. */
 struct stream_ref stream_table_look_up(struct streams *streams, uint64_t id);
-
-/* The list's lock is held. Makes a number for a stream for which the driver has none. */
-uint64_t stream_table_next_number(struct streams *streams);
 
 /* The list's lock is held, and no stream has this number. Returns a record for the stream; NULL if
  * there are too many streams, or memory is short. The record's lock is not held. Puts events before

@@ -68,7 +68,6 @@ struct streams {
      * stream_at. */
     _Atomic(struct stream *) list[STREAMS_MAX];
     _Atomic unsigned count;
-    uint64_t next_number; /* the last id that was made where the driver has none */
     /* On the monotonic clock: no further stream can become known before. Relaxed: it only saves
      * looks. */
     _Atomic uint64_t full_until;

@@ -146,29 +146,16 @@ Test(stream, streams_die_with_their_context)
 
 /* ---- drivers without cuStreamGetId ---- */
 
-Test(stream, without_numbers_it_is_handle_and_context)
+Test(stream, without_numbers_the_driver_serves_all)
 {
+    CUdeviceptr address;
+    CUresult result;
     driver->cuStreamGetId = NULL;
     start_streams();
-    struct stream *first = found(one);
-    cr_assert_eq(found(one), first);
-    cr_assert_neq(found(other), first);
-    cr_assert_eq(found(NULL), found(CU_STREAM_LEGACY));
-    uint64_t id = stream_find(pool, one, false).id;
-    destroy_stream(one);
-    cr_assert_neq(stream_find(pool, one, true).id, id);
-}
-
-/* Its handle may be another's as soon as the driver has destroyed it. */
-Test(stream, without_numbers_it_ends_before_its_handle_may_come_back)
-{
-    driver->cuStreamGetId = NULL;
-    start_streams();
-    CUdeviceptr block = take_on(one, MIB);
-    fake_stream_works(one);
-    free_on(one, block);
-    pool_stream_ending(pool, one);
-    cr_assert_neq(take_on(one, MIB), block);
+    cr_assert_null(stream_find(pool, one, true).stream);
+    cr_assert_null(stream_find(pool, NULL, true).stream);
+    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
+    cr_assert_eq(stream_count(streams_of(pool)), 0);
 }
 
 /* A library that profiles may destroy one from inside a driver call of the pool's. */
@@ -229,31 +216,6 @@ Test(stream, a_handle_is_not_remembered_past_the_end)
     cr_assert_neq(fake_stream(), NULL);
     cr_assert_neq(stream_recall(pool, one).id, former->id);
     cr_assert_not(take_at_once(&block, MIB, NULL, one));
-}
-
-static void find_own(void *stream)
-{
-    *(struct stream **)stream = found(CU_STREAM_PER_THREAD);
-}
-
-Test(stream, without_numbers_threads_have_their_own)
-{
-    driver->cuStreamGetId = NULL;
-    start_streams();
-    struct stream *here = found(CU_STREAM_PER_THREAD), *there = NULL;
-    in_another_thread(find_own, &there);
-    cr_assert_neq(here, there);
-    cr_assert_eq(found(CU_STREAM_PER_THREAD), here);
-}
-
-Test(stream, without_numbers_a_handle_without_a_context_is_none)
-{
-    driver->cuStreamGetId = NULL;
-    start_streams();
-    CUdeviceptr address;
-    CUresult result;
-    cr_assert_null(found((CUstream)0x100020));
-    cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, (CUstream)0x100020, &result));
 }
 
 /* ---- several threads ---- */
