@@ -1,10 +1,10 @@
 /*
  * Advice in plain words on the settings, derived from what a run did.
  *
- * Each rule (advice_rules.h) examines one kind of memory under the settings that were in force, and
- * states its finding in numbers. Where another value of a setting may help, the rule proposes that
- * value. Advice is only a proposal to try: `cudapool report --compare` of two runs tells whether it
- * helps.
+ * Each rule (advice_rules.h) examines a run under the settings that were in force, and states its
+ * finding in numbers. It examines one kind of memory, or what processes did to each other. Where
+ * another value of a setting may help, the rule proposes that value. Advice is only a proposal to
+ * try: `cudapool report --compare` of two runs tells whether it helps.
  */
 #ifndef CUDAPOOL_TOOLS_ADVICE_H
 #define CUDAPOOL_TOOLS_ADVICE_H
@@ -14,10 +14,10 @@
 #include "advice_case.h"
 #include "summary.h"
 
-/* The most advice that find_advice returns. */
+/* The most pieces of advice that find_advice returns. */
 #define ADVICE_MOST 48
 
-/* Fills advice, most helpful first. Returns how many were found. */
+/* Fills advice, the most helpful first. Returns the number of pieces of advice. */
 size_t find_advice(const struct summary *summary, struct advice advice[ADVICE_MOST]);
 
 /* Writes what to say if no rule found anything: that the run went well, or that it is too short to

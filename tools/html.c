@@ -111,7 +111,8 @@ void put_time(FILE *out, const struct place *place, const char *name, uint64_t v
     put_number(out, "td", place, name, value, text);
 }
 
-/* Prints a part of a bar. Its width is in thousandths of the whole. */
+/* Prints one part of a bar. The part is value / whole of the bar wide, rounded down to a tenth of a
+ * percent. */
 void put_part(FILE *out, const char *class, uint64_t value, uint64_t whole)
 {
     unsigned permille =

@@ -1,11 +1,14 @@
 /*
  * Makes text from outside printable on one line.
  *
- * A key, a file name or a command may hold anything. A terminal, a log or a page must show it as
- * one line, in the order that it is written in, without invisible characters. So these are escaped:
- * control characters (C0, DEL, C1), those that turn the direction of text (Bidi_Control), those
- * that take no room (Default_Ignorable_Code_Point), ends of lines and paragraphs, and bytes that
- * are no UTF-8. The escapes are C's: \x1b, \u202e, \U000e0041.
+ * A key, a file name or a command may hold any bytes. A terminal, a log or a page must show it as
+ * one line, in its written order, without invisible characters. So these are escaped:
+ * - control characters (C0, DEL, C1);
+ * - characters that change the direction of text (Bidi_Control);
+ * - characters that take no room (Default_Ignorable_Code_Point);
+ * - ends of lines and paragraphs;
+ * - bytes that are not valid UTF-8.
+ * The escapes are C's: \x1b, \u202e, \U000e0041.
  *
  * Part of the preload object: libc only, no dependence on the locale. Any thread, no lock.
  */
@@ -25,12 +28,11 @@ size_t take_printable(const char **text, char piece[PRINTABLE_BYTES]);
 /* Prints the text with the escapes. */
 void print_printable(const char *text, FILE *out);
 
-/* Escapes the text in place, in an array of this many bytes. What has no room there is cut off at
- * the end. */
+/* Escapes the text in place, in an array of this many bytes. Cuts off the end that does not fit. */
 void make_printable(char *text, size_t bytes);
 
-/* Returns how many of the text's first bytes, at most this many, are whole characters: the place to
- * cut the text. */
+/* Returns where to cut the text so that no character is split. That is the length of its longest
+ * prefix of whole characters, at most `most` bytes. */
 size_t whole_characters(const char *text, size_t most);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Reads text files of lines and fields (text_reader.h). They are read byte by byte out of a small
- * buffer, because the kernel's are of any length: a container's host may have thousands of mounts.
+ * Reads text files of lines and fields (text_reader.h). A reader takes single bytes out of a small
+ * buffer, because the kernel's files may have any length. For example, a container's host may have
+ * thousands of mounts.
  */
 #include "text_reader.h"
 
@@ -33,8 +34,8 @@ void reader_close(struct reader *reader)
         close(reader->fd);
 }
 
-/* Uses pread: other threads may read the same descriptor at the same time, from offsets of their
- * own. */
+/* Fetches the next bytes of the file into the buffer. Returns false at the file's end, or after an
+ * error. Uses pread, because other threads may read this descriptor at their own offsets. */
 static bool fill(struct reader *reader)
 {
     ssize_t got;

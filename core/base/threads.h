@@ -1,5 +1,5 @@
 /*
- * Thread functions that were in a library of their own before glibc 2.34.
+ * Thread functions that glibc before version 2.34 has in a separate library (libpthread).
  */
 #ifndef CUDAPOOL_CORE_THREADS_H
 #define CUDAPOOL_CORE_THREADS_H
@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 /* pthread_key_create, pthread_setspecific, pthread_create and pthread_attr_setstacksize, which must
- * be looked up at run time. NULL: the process has none. */
+ * be looked up at run time. NULL: the process does not have that function. */
 struct thread_functions {
     int (*key_create)(pthread_key_t *, void (*)(void *));
     int (*set_specific)(pthread_key_t, const void *);

@@ -31,8 +31,8 @@ static int add_device(struct board *board, const uint64_t uuid[2])
     memcpy(board->uuids[place], uuid, sizeof board->uuids[place]);
     atomic_store_explicit(&slot->devices[place].uuid[0], uuid[0], memory_order_relaxed);
     atomic_store_explicit(&slot->devices[place].uuid[1], uuid[1], memory_order_relaxed);
-    /* Sequentially consistent, as all loads and stores that take bytes of a group's limit
-     * (board_group.c). */
+    /* Sequentially consistent, like every load and store with which a process takes bytes of a
+     * group's limit (board_group.c). */
     atomic_store_explicit(&slot->device_count, place + 1, memory_order_seq_cst);
     atomic_store_explicit(&board->device_count, place + 1, memory_order_release);
     return (int)place;
@@ -55,7 +55,7 @@ int board_device(struct board *board, const unsigned char uuid[16])
 void board_publish_in_order(struct board *board, int device, uint64_t in_order)
 {
     struct board_slot *slot = board_own_slot(board);
-    /* Relaxed, as in board_publish. */
+    /* Relaxed: the caller calls board_publish next, whose store of pending releases this number. */
     if (slot && device >= 0)
         atomic_store_explicit(&slot->in_order[device], in_order, memory_order_relaxed);
 }
@@ -68,7 +68,8 @@ void board_publish(struct board *board, int device, uint64_t cached, uint64_t pe
     /* Relaxed: nothing else is read because of this number. The store in board_answered releases it
      * to the asking process. */
     atomic_store_explicit(&slot->devices[device].cached, cached, memory_order_relaxed);
-    /* Pairs with the acquire load in board_bytes_of, for the bytes that were given before. */
+    /* Pairs with the acquire load in board_bytes_of. A reader of this number then also sees the
+     * bytes that this process gave to others before. */
     atomic_store_explicit(&slot->devices[device].pending, pending, memory_order_release);
 }
 
@@ -113,7 +114,8 @@ void board_publish_ending(struct board *board)
 
 /* ---- what others have ---- */
 
-/* Returns the bytes that the slot's process may give, none if it gives nothing. */
+/* Returns the bytes that others can have of the slot's process. Returns 0 bytes for a process that
+ * is deaf, silent, outside the group (of_group) or not on this device. */
 static struct board_bytes had_of(const struct board *board, unsigned index, const uint64_t uuid[2],
                                  uint64_t total, bool of_group, uint64_t now)
 {

@@ -3,118 +3,127 @@
  *
  * Each thread has a cache of its own in every heap that it uses, and finds it through thread_state
  * without a search. A cache has a bin for each bucket that its thread has used. A bin holds clean
- * blocks, the newest on top. It holds pending blocks in segments, one for each epoch, by ascending
- * stamp. A segment becomes clean as a whole.
+ * blocks, which the GPU no longer uses, the newest on top. It holds pending blocks, which the GPU
+ * may still use, in one segment for each epoch. A segment's stamp is its epoch's number, and
+ * segments ascend by stamp. A segment becomes clean as a whole.
  *
  * A free on the fast path claims the block (of two racing frees one wins) and then reads the
  * epoch's number. It puts the block into the segment of that number. An allocation on the fast path
  * takes the newest of the bin's clean blocks, or of its segments that have become clean.
  *
- * The slow path does everything else, under the heap lock. It climbs the ladder (ladder.h), where
- * the bin's segments serve beside the bucket's list of pending blocks (place.h). It makes and
- * refills bins (cache_bin.h), closes epochs (free_fence.h), and moves surplus blocks to the heap's
- * lists.
+ * The slow path does everything else, under the heap lock. It takes a block from the first source
+ * that has one (ladder.h). The bin's segments are such a source, beside the bucket's list of
+ * pending blocks (place.h). The slow path also makes and refills bins (cache_bin.h), closes epochs
+ * (free_fence.h), and moves surplus blocks to the heap's lists.
  *
- * Why a free needs no lock to be ordered before a fence. The fence of epoch N is recorded after the
- * number was advanced past N (epoch_begin_close). A free reads N after everything that the program
- * has submitted before the free. Submitting and recording both take the driver's own lock (of the
- * context, or of each of its streams). Suppose that the record held this lock before the submission
- * did. Then "number advanced" would happen before "record", "record" before "submission" (by the
- * driver's lock), and "submission" before "number read" (by program order). So the free would have
- * read more than N. Hence the record came after the submission, and the fence waits for that work.
+ * Order: A free is ordered before a fence without a lock, for this reason. The fence of epoch N is
+ * recorded after the number was advanced past N (epoch_begin_close). A free reads the number after
+ * the program has submitted all work that precedes the free. Submitting work and recording a fence
+ * both take the driver's own lock (of the context, or of each of its streams). Take a free that
+ * reads N, and suppose that the fence was recorded before the work was submitted. Then the number
+ * was advanced before the fence was recorded, and so before the work was submitted (by the driver's
+ * lock). The work was submitted before the free read the number (by program order). So the free
+ * would have read more than N. Hence the fence was recorded after the work was submitted, and waits
+ * for that work.
  *
- * Coherence alone gives this: the loads and stores of the number are relaxed. Where another thread
- * submitted the work, the program has ordered the submission before the free. The argument also
- * holds for the program's own context-wide synchronise, which advances the number before it begins.
- * (On x86-64 it holds without the driver's lock as well. The number is read after the claim, and
- * the fence lock is taken between the advance and the record. Both are full barriers.)
+ * The argument needs only coherence, so all loads and stores of the number are relaxed. Where
+ * another thread submitted the work, the program has ordered the submission before the free. The
+ * argument also holds where the program itself synchronises the context. The pool then advances the
+ * number before the synchronise begins. (On x86-64 it holds without the driver's lock as well. The
+ * number is read after the claim, and the fence lock is taken between advancing the number and
+ * recording. Both are full barriers.)
  *
- * Since the number is read after the claim, a stamp is never older than the life that the free
- * ends. Stamps in a bin ascend, since a thread never reads a smaller number after a larger one. The
- * clean epoch's number never decreases, so a late look at it only finds less.
+ * Since the number is read after the claim, a stamp is never older than the allocation that the
+ * free ends. Stamps in a bin ascend, since a thread never reads a smaller number after a larger
+ * one. The clean epoch's number never decreases, so a stale value only shows fewer blocks as clean.
  *
  * Who may touch a cache:
  * - its thread while it is inside;
  * - its thread with the heap lock held;
  * - whoever holds the heap lock and has closed the heap's caches.
  *
- * "Inside" is a lock that costs its owner nothing: a plain store to inside, then a load of
- * heap->closed. A closer sets a bit in heap->closed with the heap lock held. It makes every
- * processor that runs this process pass a memory barrier (membarrier), and waits until no thread is
- * inside. Either the closer sees the thread inside, or the thread sees the bit. A thread that sees
- * the bit leaves without having looked at anything, and takes the slow path. Nobody inside takes a
- * lock or calls anything outside this file, so the wait is short. Where the kernel has no
- * membarrier, or no longer allows it, the bit CLOSED_WEAKLY is set. A thread that finds this bit
- * enters once more, by a sequentially consistent exchange.
+ * "Inside" is a lock. Its owner takes it by a plain store to inside, then a load of heap->closed. A
+ * closer sets a bit in heap->closed with the heap lock held. It makes every processor that runs
+ * this process pass a memory barrier (membarrier), and waits until no thread is inside. Either the
+ * closer sees the thread inside, or the thread sees the bit. A thread that sees the bit leaves
+ * without having looked at anything, and takes the slow path. A thread inside takes no lock and
+ * calls nothing that may wait, so the closer's wait is short. Where the kernel has no membarrier,
+ * or no longer allows it, the bit CLOSED_WEAKLY is set. A thread that finds this bit enters once
+ * more, by a sequentially consistent exchange.
  *
- * heap->closed has a bit for each condition that makes the fast path wrong (enum closed). The end
- * of a context waits until no thread is inside, as an emptying does. After that wait nothing is
- * handed out any more. Every call looks at the other bits, with no more order than the slow path's
- * own looks at the same conditions. Every call also looks at one word of the registry, which tells
- * of captures and of handles that have become invalid. While large blocks may not be worth keeping
- * (keep.h), no cache holds any: they are taken out first.
+ * heap->closed has a bit for each condition in which the fast path must not be used (enum closed).
+ * The end of a context waits until no thread is inside, and so does the emptying of caches. Once
+ * the end of a context has waited, no cache hands out a block. Every call reads the other bits.
+ * These reads are ordered no more strictly than the slow path's own reads of the conditions. Every
+ * call also reads one word of the registry, which tells of captures and of handles that have become
+ * invalid. While large blocks may not be worth keeping (keep.h), no cache holds any: they are taken
+ * out first.
  *
- * Bounds: A bin's capacity is taken out of what the settings allow its bucket (blocks_per_bucket).
- * A quarter of that is left for the heap's lists, so the cap holds for all threads together. Where
- * several caches are awake, each may hold its share of the growth budget. Sizes of which fewer than
- * CACHE_BIN_LEAST blocks would fit then have no bin. When the number changes or a fence is due, a
- * cache that holds too much moves the surplus to the heap's lists. Blocks that it has not used
- * lately go first. A full bin moves its older half.
+ * Bounds: A bucket may have at most blocks_per_bucket free blocks, by the settings. Its bins in all
+ * caches together may hold three quarters of that. The rest is reserved for the heap's lists. So
+ * the cap holds for all threads together. Where several caches are awake, each may hold its share
+ * of the growth budget. Sizes of which fewer than CACHE_BIN_LEAST blocks would fit then have no
+ * bin. When the epoch's number changes or a fence is due, a cache that holds too much moves the
+ * surplus to the heap's lists. Blocks that it has not used lately go first. A full bin moves its
+ * older half.
  *
  * Sleep: The cache of a thread that does nothing for CACHE_IDLE falls asleep. It is emptied, has no
- * bins, and leaves the list that sums walk through; the heap counts what its thread holds. The
- * thread's next call takes the slow path and wakes the cache. The cache of a thread that has ended
- * is asleep as well, until another thread takes it over.
+ * bins, and leaves the list that sums walk through. The heap then counts the bytes that the thread
+ * holds. The thread's next call takes the slow path and wakes the cache. The cache of a thread that
+ * has ended is asleep as well, until another thread takes it over.
  *
- * Waiting: Where a bin has no block that is known to be clean, a thread waits for the fence of its
- * pending blocks (cache_wait.h), if the GPU has kept up so far. It waits without a lock, and
- * watches the clean epoch's number. One of the waiting threads asks the driver; a thread that
- * records a fence asks at once. Such a wait is that of rung 4, for a waitable fence, and short. A
- * thread that has waited for as long as a new block takes gets a new one, where the heap may grow.
- * So each thread gets as many blocks as it needs. While the driver makes a block, every fence waits
- * for it. Threads that wait for fences would then take new blocks in turn, and never reuse one. So
- * one thread at a time asks for a new block (policy_growth_is_due), and the others wait for that
- * call, too. While the GPU is busy, threads do not wait here but take the slow path.
+ * Waiting: A bin may have no block that is known to be clean. Its thread then waits for the fence
+ * of the pending blocks (cache_wait.h), if the GPU has kept up so far. It waits without a lock, and
+ * watches the clean epoch's number. One of the waiting threads queries the fence for all; a thread
+ * that records a fence queries it at once. Such a wait is a short wait of rung 4 (ladder.h), for a
+ * waitable fence (epoch.h). A thread that has waited for as long as a new block would have taken
+ * gets a new block, where the heap may grow. So each thread gets as many blocks as it needs. While
+ * the driver makes a block, every fence waits for that call. Threads that wait for fences would
+ * then take new blocks one after the other, and never reuse one. So one thread at a time asks for a
+ * new block (policy_growth_is_due), and the others wait for that call, too. While the GPU is busy,
+ * threads do not wait here but take the slow path.
  *
- * Taking from other caches: All caches can be made to give up what they hold of a bucket beyond
- * their threads' shares (thread_caches_take). A thread does so where it has nothing to wait for and
- * the reserve may not grow. It also does so before it takes a new block while much is clean in
- * other caches or memory is short. If there are too few blocks for useful shares CACHE_TAKEN_OFTEN
- * times, each within CACHE_TAKEN_APART after the one before, the bucket becomes shared. For a while
- * no cache then has a bin for the bucket, and the heap's lists serve it, under the lock. Small
- * blocks are never shared for that reason, since there may be more of them.
+ * Taking from other caches: thread_caches_take makes all caches give up those blocks of a bucket
+ * that exceed their threads' shares. A thread calls it where it has nothing to wait for and the
+ * reserve may not grow. A thread also calls it before it takes a new block, if other caches hold
+ * much clean memory or memory is short. Where calls in close succession find too few blocks for
+ * useful shares, the bucket becomes shared (CACHE_TAKEN_OFTEN). For a while no cache then has a bin
+ * for the bucket, and the heap's lists serve it, under the lock. Buckets of small blocks are never
+ * shared for that reason, since there may be more small blocks.
  *
  * Emptying: thread_caches_collect empties all caches of the heap into its lists. That happens when
- * memory runs out, the program trims, the reserve is about to pass its ratio, cached bytes exceed
- * their cap, or idle blocks are looked for. A cache is emptied as well when its thread ends,
- * without a driver call, and other threads use its record again. A thread that is past that point
- * takes the slow path.
+ * memory runs out, the program trims, or idle blocks are looked for. It also happens when the
+ * reserve is about to exceed its ratio, or cached bytes exceed their cap. A cache is also emptied
+ * when its thread ends. That takes no driver call, and another thread then uses the cache's record.
+ * A thread whose cache was emptied at its end takes the slow path from then on.
  *
  * Ends of threads: The destructor of a pthread key tells that a thread ends. The key's value is set
- * without a lock, since a thread may first use the pool while another is in dlopen and waits for
- * it. If the first use is in another key's destructor, the pool's runs in the next round of
- * destructors. A thread whose first use is in the last round leaves its cache unemptied. So does a
- * thread that ends without destructors (by the bare system call). Another thread takes that cache
- * over when it needs one.
+ * without a lock. Otherwise a thread that first uses the pool might wait for a thread in dlopen,
+ * which waits for it. If the first use is in another key's destructor, the pool's destructor runs
+ * in the next round of destructors. A thread whose first use is in the last round leaves its cache
+ * unemptied. So does a thread that ends without destructors (by the bare system call). Another
+ * thread takes that cache over when it needs one.
  *
- * Fences are shared: A cache counts what its thread has freed since the number changed. Whoever
- * changed the number records a fence for everything before. While the GPU keeps up, a fence is due
- * once one thread has freed half as many blocks as a bin may hold. The other half lasts until the
- * fence has completed. All awake threads together may free as many bytes without a fence as a heap
- * without caches. Threads that have not freed lately have a share, too, since they may begin at any
- * moment. Of threads whose fence is due at the same time, one closes the epoch and the others go on
- * for some microseconds. If that thread has lost its processor by then, they close the epoch.
+ * Fences are shared: A cache counts what its thread has freed since the epoch's number changed. The
+ * thread that changed the number records a fence for everything that was freed before. While the
+ * GPU keeps up, a fence is due once one thread has freed half as many blocks as a bin may hold. The
+ * bin's other half lasts until the fence has completed. The threads of all awake caches together
+ * may free as many bytes without a fence as a heap without caches. Threads that have not freed
+ * lately have a share, too, since they may begin at any moment. Of threads whose fence is due at
+ * the same time, one closes the epoch and the others go on for some microseconds. If that thread
+ * has lost its processor by then, the others close the epoch.
  *
  * Counters: Each counter has one writer, the cache's thread or whoever has closed the caches.
  * Readers sum them up. A sum over several caches is no snapshot: a block that moves meanwhile may
- * not count. It never counts twice in what the program holds, which the reserve's bound follows. A
- * look through all caches takes a cache line or two from every thread. So with more than
- * SUMS_FEW_THREADS threads, the slow path looks once an epoch and once when the next epoch is
- * clean. Such a look raises the peaks of live bytes; asking the driver and reporting raise them as
- * well. In between, hits may exceed the peaks unseen, by CACHE_PEAK_STEP for each thread at most.
+ * not count. No block counts twice in the sum of what the program holds, which bounds the reserve.
+ * A look through all caches takes one or two of the processor's cache lines from every thread. So
+ * with more than SUMS_FEW_THREADS threads, the slow path looks only twice: once in an epoch, and
+ * once when the next epoch is clean. Such a look raises the peaks of live bytes. So do a request to
+ * the driver and a report. In between, live bytes may exceed the recorded peaks, by at most
+ * CACHE_PEAK_STEP for each thread.
  *
  * A signal handler may end the process while its thread is inside or holds a heap lock. A thread
- * that ends like that leaves its caches as they are.
+ * that ends in such a handler leaves its caches as they are.
  */
 #ifndef CUDAPOOL_CORE_THREAD_CACHE_H
 #define CUDAPOOL_CORE_THREAD_CACHE_H
@@ -136,7 +145,7 @@ struct pool;
 #define CACHE_BIN_LEAST  4u
 
 /* While several threads have a cache, all caches together may hold as many bytes as the growth
- * budget, but at least CACHES_LEAST_BYTES. */
+ * budget, or CACHES_LEAST_BYTES if that is more. */
 #define CACHES_LEAST_BYTES (UINT64_C(16) << 20)
 
 /* A cache that holds too much first empties bins that were not used for this many epochs. */
@@ -147,16 +156,16 @@ struct pool;
 
 /* Nanoseconds. A thread in an allocation waits, without a lock, for a fence that is about to
  * complete: for CACHE_WAIT_LONGEST at most. While other threads are in the driver for new blocks,
- * every fence waits for them. Such time counts apart, and may be CACHE_WAIT_BESIDE. After the heap
- * could not grow, a thread waits for CACHE_WAIT_NO_GROWTH in all before it asks for a new block
- * again. */
+ * every fence waits for their calls. That time counts separately, and may be CACHE_WAIT_BESIDE at
+ * most. After the heap could not grow, a thread waits for CACHE_WAIT_NO_GROWTH in all before it
+ * asks for a new block again. */
 #define CACHE_WAIT_LONGEST   30000
 #define CACHE_WAIT_BESIDE    1000000
 #define CACHE_WAIT_NO_GROWTH 1000000
 
-/* Nanoseconds, but for CACHE_TAKEN_OFTEN. A bucket becomes shared when threads take its blocks out
- * of each other's caches for the CACHE_TAKEN_OFTEN-th time. Each time must be less than
- * CACHE_TAKEN_APART after the one before. Caches then hold nothing of the bucket for
+/* Nanoseconds, except CACHE_TAKEN_OFTEN. A bucket becomes shared when thread_caches_take finds too
+ * few of its blocks for useful shares for the CACHE_TAKEN_OFTEN-th time. Each time must be less
+ * than CACHE_TAKEN_APART after the one before. Caches then hold no block of the bucket for
  * CACHE_SHARED_FIRST. That span is doubled each time that the bucket becomes shared again soon, up
  * to CACHE_SHARED_LONGEST. */
 #define CACHE_TAKEN_APART    UINT64_C(2000000)
@@ -164,14 +173,15 @@ struct pool;
 #define CACHE_SHARED_FIRST   UINT64_C(50000000)
 #define CACHE_SHARED_LONGEST UINT64_C(3200000000)
 
-/* A size of up to budget / CACHE_SHARED_SHARE bytes is not shared for being taken often. */
+/* A bucket of blocks of at most growth budget / CACHE_SHARED_SHARE bytes does not become shared,
+ * however often its blocks are taken out of caches. */
 #define CACHE_SHARED_SHARE 1024u
 
 /* A lone thread may free the device's fence_bytes << CACHE_DOUBLINGS without a fence. */
 #define CACHE_DOUBLINGS 1u
 
-/* Where memory is to stay hot, a fence comes no sooner than with the CACHE_HOT_LAUNCHES-th launch
- * since the last fence. A fence costs about a third of a launch. */
+/* A fence that is due only because memory is to stay hot (hot_memory.h) is put off until the
+ * CACHE_HOT_LAUNCHES-th launch since the last fence. A fence costs about a third of a launch. */
 #define CACHE_HOT_LAUNCHES 4u
 
 /* A thread that leaves its due fence to another, or puts the fence off, looks again later. In
@@ -194,19 +204,19 @@ struct cache_segment {
 struct cache_bin {
     struct size_span requests;       /* request sizes that it serves */
     _Atomic(struct bucket *) bucket; /* NULL: it serves none. Written under the heap lock. Relaxed:
-                                        readers compare it, and look at counters besides */
+                                        readers only compare it and read counters */
     struct block *clean;             /* the newest clean block; chained like a segment */
     struct cache_segment *open;      /* the newest segment, or one with stamp 0 */
     uint32_t room;                   /* number of blocks that it may still take */
-    struct bin_counters *counters;   /* in the figures */
+    struct bin_counters *counters;   /* part of struct figures */
     uint64_t bytes;                  /* size of each of its blocks */
     uint32_t capacity;
     uint32_t first, segment_count; /* segments in use: from first % CACHE_SEGMENTS on */
     uint64_t newest_stamp;         /* stamp of the segment that was opened last */
     uint32_t refill_blocks;        /* number of blocks that the next refill brings */
     uint64_t clean_freed_at;       /* opened_at of the segment that became clean last */
-    /* How often its thread had used the bin when the housekeeper last saw that change, and when
-     * that was, in nanoseconds of the monotonic clock. Written under the heap lock. */
+    /* How often its thread had used the bin when the housekeeper last saw that number change. When
+     * the housekeeper saw it: nanoseconds of the monotonic clock. Written under the heap lock. */
     uint64_t seen_use, seen_at;
     struct cache_segment segments[CACHE_SEGMENTS];
 };
@@ -224,13 +234,13 @@ struct thread_cache {
     uint32_t frees_left;     /* frees until a fence is due */
     struct heap *heap;
     struct pool *pool;
-    counter freed_bytes, handed_out_bytes; /* bytes of blocks on the fast path, ever */
+    counter freed_bytes, handed_out_bytes; /* bytes of blocks on the fast path, in total */
     uint64_t freed_bytes_at_fence;         /* a fence is due once freed_bytes is this much */
-    counter requested_out, requested_back; /* bytes that the program requested of those blocks */
-    /* Up to these values of requested_out, and of requested_out - requested_back (signed), hits
-     * raise no peak: see CACHE_PEAK_STEP. Whoever puts the cache to sleep sets them as well,
-     * perhaps while the thread reads them. A value that the thread then sets too high is right
-     * again in the next epoch. */
+    counter requested_out, requested_back; /* requested bytes of those handed out, and freed */
+    /* Hits raise no peak while requested_out <= out_noted_up_to. live_noted_up_to is that limit for
+     * requested_out - requested_back (signed): see CACHE_PEAK_STEP. Whoever puts the cache to sleep
+     * sets both as well, perhaps while the thread reads them. If the thread then sets one too high,
+     * it is right again in the next epoch. */
     counter out_noted_up_to, live_noted_up_to;
 
     /* ---- written with the heap lock held ---- */
@@ -256,12 +266,12 @@ struct thread_cache {
     uint64_t relied_since;      /* when it first did so: nanoseconds of the monotonic clock */
 
     /* ---- bins, and what was freed when ---- */
-    /* by_request is for the cache's thread: the bin that last served a request size. bins has each
-     * bucket's bin, and is written under the heap lock. Its release stores pair with the acquire
-     * loads in sums.c; the cache's thread loads it relaxed. */
+    /* by_request has the bin that last served a request size. Only the cache's thread uses it. bins
+     * has each bucket's bin, and is written under the heap lock. The release stores to bins pair
+     * with the acquire loads in sums.c; the cache's thread loads bins relaxed. */
     struct cache_bin *by_request[CACHE_BINS];
     _Atomic(struct cache_bin *) bins[CACHE_BINS];
-    /* Epochs before stamp's. For stamp's own epoch, only taken is current. */
+    /* The epochs before the epoch `stamp`. In the entry of epoch `stamp`, only taken is current. */
     struct cache_epoch epochs[CACHE_EPOCHS];
 
     /* ---- lists and sleep: guarded by the heap lock ---- */
@@ -271,12 +281,12 @@ struct thread_cache {
     struct thread_cache *next_spare;
     bool awake;
     bool in_slow_path; /* its thread allocates there, and may wait for long */
-    /* Whether the GPU kept up when it was last set how much may be freed without a fence. */
+    /* Whether the GPU kept up when the limits on frees without a fence were last set. */
     bool fence_set_while_keeping_up;
     /* freed_bytes + handed_out_bytes when its thread was last seen active, and when that was:
      * nanoseconds of the heap's clock. */
     uint64_t seen_use, seen_at;
-    struct thread_cache *next_of_thread; /* the same thread's cache in another heap */
+    struct thread_cache *next_of_thread; /* its thread's next cache, in another heap */
 };
 
 /* Hits raise no peak until the thread holds this many bytes more than when peaks were last
@@ -311,16 +321,16 @@ static inline struct block *cache_first_block(struct block *const *first)
     return __atomic_load_n(first, __ATOMIC_RELAXED);
 }
 
-/* Enters the cache. True if the fast path is closed, perhaps only to those who enter by a plain
- * store. cache_leave must follow in either case. */
+/* Enters the cache. True if the fast path is closed. If only CLOSED_WEAKLY closes it,
+ * thread_cache_enter_strongly can still enter. cache_leave must follow in every case. */
 static inline bool cache_enter(struct thread_cache *cache, const struct heap *heap)
 {
     atomic_store_explicit(&cache->inside, 1, memory_order_relaxed);
     /* Orders the compiler only. The closer makes the processor pass a barrier, see
      * thread_caches_wait. */
     atomic_signal_fence(memory_order_seq_cst);
-    /* An acquire load as well: pairs with the clearing of a bit by whoever had closed the
-     * caches. */
+    /* This load is also an acquire load. It pairs with the clearing of a bit by the thread that had
+     * closed the caches. */
     return atomic_load_explicit(&heap->closed, memory_order_seq_cst) != 0;
 }
 
@@ -346,8 +356,8 @@ static inline struct cache_bin *cache_bin_at(const struct thread_cache *cache, u
     return atomic_load_explicit(&cache->bins[place], memory_order_relaxed);
 }
 
-/* requested_out with this many bytes more. Unless cache_is_noted says that hits up to there raise
- * no peak, thread_cache_note_peaks must follow. */
+/* Returns what requested_out will be after a hit of this many bytes. If cache_is_noted is false for
+ * that value, the hit may raise a peak, and thread_cache_note_peaks must follow. */
 static inline uint64_t cache_out_with(const struct thread_cache *cache, size_t bytes)
 {
     return counter_get(&cache->requested_out) + bytes;
@@ -358,8 +368,8 @@ static inline bool cache_is_noted(const struct thread_cache *cache, uint64_t out
     return out <= counter_get(&cache->out_noted_up_to);
 }
 
-/* Lowers the bounds to what the thread holds now and CACHE_PEAK_STEP more, so that hits exceed the
- * peaks by no more than that. */
+/* Lowers live_noted_up_to to what the thread holds now plus CACHE_PEAK_STEP, if it is higher. Sets
+ * out_noted_up_to to match. So live bytes exceed the peaks by no more than CACHE_PEAK_STEP. */
 static inline void cache_follow_live(struct thread_cache *cache)
 {
     uint64_t back = counter_get(&cache->requested_back);
@@ -441,8 +451,8 @@ enum given thread_cache_give(struct thread_cache *cache, struct block *block, CU
 
 /* ---- a due fence: by the cache's thread with the heap lock held ---- */
 
-/* Sets how much may be freed without a fence from now on: this many frees, and the device's
- * fence_bytes << doublings >> halvings. doublings <= CACHE_DOUBLINGS. */
+/* Sets both limits on frees without a fence from now on. One is this number of frees. The other is
+ * the device's fence_bytes << doublings >> halvings. doublings <= CACHE_DOUBLINGS. */
 void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned doublings,
                             unsigned halvings);
 
@@ -453,10 +463,10 @@ void thread_cache_count_again(struct thread_cache *cache);
 /* No fence could be made, so the next free asks for one again. Needs no lock. */
 void thread_cache_ask_again(struct thread_cache *cache);
 
-/* Where hot_fence_bytes is not 0: puts the due fence off, if it can wait. It can wait if it is due
- * only for memory that is to stay hot. The program must also have launched too little since the
- * last fence for that to matter. Without a launch nothing keeps memory hot, and a lone thread may
- * free twice as much as otherwise. Needs no lock. */
+/* Where hot_fence_bytes is not 0: puts the due fence off under two conditions, and returns whether
+ * it did. The fence is due only because memory is to stay hot, and the program has launched too
+ * little since the last fence (CACHE_HOT_LAUNCHES). Without a launch nothing keeps memory hot, and
+ * a lone thread may free twice as much as otherwise. Needs no lock. */
 bool thread_cache_puts_fence_off(struct thread_cache *cache);
 
 /* ---- what is in a cache ---- */
@@ -484,8 +494,8 @@ static inline uint8_t thread_cache_slot(const struct thread_cache *cache)
 }
 
 /* Bytes that a cache has in all bins, clean and pending. Any thread may call this while the cache's
- * thread changes the counters. What that thread hands out meanwhile still counts, so that nobody
- * takes a cache that has something for an empty one. */
+ * thread changes the counters. Blocks that the thread hands out meanwhile still count, so a cache
+ * that holds blocks does not look empty. */
 static inline uint64_t thread_cache_bytes(const struct thread_cache *cache)
 {
     uint64_t handed = counter_get(&cache->handed_out_bytes);

@@ -22,7 +22,8 @@ static struct mempool *find_open(const struct streams *streams, CUmemoryPool han
     return m;
 }
 
-/* Takes a record that nobody uses and that nobody can find any more. NULL: there is none. */
+/* Takes a record of the device whose pool is gone and that has no users. Clears the handle before
+ * it reads the users, so that mempool_take rejects the record. NULL: there is no such record. */
 static struct mempool *take_spare(struct streams *streams, const struct device *device)
 {
     lock_must_be_held(&streams->mempool_lock);
@@ -100,7 +101,8 @@ static bool may_be_set(struct streams *streams, const struct mempool *mempool)
     return may;
 }
 
-/* Returns whether the program has set its own threshold meanwhile. */
+/* set: this library has set the driver's threshold. Returns true if it has, and the program has
+ * set its own meanwhile or is setting it. */
 static bool end_setting(struct streams *streams, struct mempool *mempool, bool set)
 {
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
@@ -124,7 +126,8 @@ void mempool_put_programs_threshold(struct pool *pool, struct mempool *mempool)
         set_driver_threshold(pool, mempool, value);
 }
 
-/* Sets the threshold that the settings ask for, unless the program has set one. */
+/* Sets the driver's threshold to this many bytes, unless the program has set one. A threshold that
+ * is not 0 counts as set by the program. */
 static void set_threshold(struct pool *pool, struct mempool *mempool, uint64_t bytes)
 {
     cuuint64_t value = 0;
@@ -145,7 +148,8 @@ static uint64_t threshold_of(struct pool *pool, CUmemoryPool handle)
 
 /* ---- becoming known ---- */
 
-/* No other thread can find the record yet. */
+/* Fills in the record from the driver's answers. The record is closed, so no other thread finds it
+ * by its handle yet. */
 static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool handle)
 {
     mempool->kept = threshold_of(pool, handle);
@@ -155,15 +159,15 @@ static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool ha
     mempool_begin(pool, mempool);
 }
 
-/* What a record is made for. */
+/* What make_known must know about a pool besides its handle. */
 struct nature {
     struct device *device;
     bool is_default, is_managed;
-    uint64_t threshold; /* to be set; UINT64_MAX: the driver's is left as it is */
+    uint64_t threshold; /* release threshold to set; UINT64_MAX: leaves the driver's as it is */
 };
 
-/* Several threads may find the same default pool at once, so a default pool never takes a spare
- * record. */
+/* Returns the open record of this handle, and makes it if there is none. NULL: none can be made. A
+ * default pool never takes a spare record, because several threads may make it known at once. */
 static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct nature nature)
 {
     struct streams *streams = streams_of(pool);
@@ -178,7 +182,7 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *listed = find_open(streams, handle);
     if (listed) {
-        /* Another thread has listed the pool meanwhile. */
+        /* Another thread has opened a record of the pool meanwhile. */
         made->is_gone = true;
     } else {
         made->is_default = nature.is_default;
@@ -224,7 +228,8 @@ static struct nature default_pool_of(const struct pool *pool, struct device *dev
                            .threshold = byte_size_resolve(threshold, device->total_bytes)};
 }
 
-/* The default pool of a device in use becomes known when it is first named. */
+/* Makes a device's default pool known when its handle is first looked up. NULL: no device in use
+ * has this default pool. */
 static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
 {
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
@@ -317,7 +322,7 @@ static struct mempool *find_closed(const struct streams *streams, CUmemoryPool h
 void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone)
 {
     struct streams *streams = streams_of(pool);
-    /* Must precede the reuse of the record for another pool. */
+    /* Makes all devices forget their current pools, before the record may serve another pool. */
     mempool_chosen(pool);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *m = find_closed(streams, handle);
