@@ -11,10 +11,10 @@
 #include "shim.h"
 
 /*
- * The pool, started on the first call. NULL where the program runs without it. The reasons are:
- * switched off, unreadable settings, no usable driver, a forked child, compute-sanitizer. It is
- * also NULL where the calling thread is inside a driver call that the pool made (a profiler calling
- * back).
+ * the_pool returns the pool, which the first call starts. It returns NULL where the program runs
+ * without the pool. The reasons are: switched off, unreadable settings, no usable driver, a forked
+ * child, compute-sanitizer. It also returns NULL where the calling thread is inside a driver call
+ * that the pool made (a profiler calling back).
  */
 HIDDEN extern _Atomic(struct pool *) pool_to_use;
 HIDDEN struct pool *start_unless_decided(void);
@@ -26,7 +26,8 @@ static inline struct pool *the_pool(void)
     return pool && !is_inside_driver() ? pool : NULL;
 }
 
-/* The pool if it has been started, else NULL; otherwise as the_pool. */
+/* Returns the pool if it has been started, else NULL. Never starts it. Also returns NULL where the
+ * calling thread is inside a driver call that the pool made. */
 static inline struct pool *the_pool_at_once(void)
 {
     struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);

@@ -2,8 +2,8 @@
  * The outputs of a program's runs for `cudapool try`, and whether they are the same. All outputs
  * are in one unnamed file, so that any number of runs needs one descriptor.
  *
- * A line with a time, for example, changes from run to run. If a line differs among runs of one
- * kind, its numbers are ignored.
+ * Some lines change from run to run, for example a line that shows a time. If a line differs among
+ * runs of one kind, such as runs without the pool, comparisons ignore its numbers.
  */
 #ifndef CUDAPOOL_TOOLS_TRIAL_OUTPUT_H
 #define CUDAPOOL_TOOLS_TRIAL_OUTPUT_H
@@ -23,13 +23,13 @@ struct kept_output {
     size_t at, bytes;
 };
 
-/* Appends the contents of a file from its start. Returns 0, or the exit status after a
- * complaint. */
+/* Appends the contents of a file, read from its start. Returns 0. On failure, prints an error
+ * message and returns the exit status. */
 int outputs_keep(struct outputs *outputs, FILE *from, struct kept_output *kept);
 void outputs_free(struct outputs *outputs);
 
-/* The first line where the outputs of two runs differ, with the text of both. The texts are cut to
- * what a terminal shows, and not yet escaped. */
+/* The first line where the outputs of two runs differ, with the text of both. Each text is cut
+ * to OUTPUT_LINE_BYTES, about what a terminal shows. The texts are not yet escaped. */
 #define OUTPUT_LINE_BYTES 160
 struct output_difference {
     size_t line;
@@ -45,15 +45,15 @@ struct output_reference {
     bool *varies; /* by line */
 };
 
-/* Makes a run's output the reference. Returns 0, or the exit status after a complaint. In both
- * cases the caller must call output_reference_free. */
+/* Makes a run's output the reference. Returns 0. On failure, prints an error message and returns
+ * the exit status. In both cases the caller must call output_reference_free. */
 int output_reference_make(const struct outputs *outputs, const struct kept_output *output,
                           struct output_reference *reference);
 void output_reference_free(struct output_reference *reference);
 
-/* Returns whether a run's output differs from the reference, and where. alike: the run is of the
- * same kind as the reference, so that numbers are ignored in all lines. If nothing but numbers
- * differs then, the lines that differ are marked in varies. */
+/* Returns whether a run's output differs from the reference, and stores where in difference. If
+ * alike is true, the run and the reference are of one kind, and the comparison ignores all numbers.
+ * If alike is true and only numbers differ, the function marks the differing lines in varies. */
 bool output_differs(struct output_reference *reference, const struct kept_output *output,
                     bool alike, struct output_difference *difference);
 

@@ -10,8 +10,8 @@
 #include "try_runs.h"
 #include "try_times.h"
 
-/* Writes the result. judgement and times are NULL if not even one pair of runs is complete. Returns
- * 0, or the exit status after a complaint. */
+/* Writes the result to out. judgement and times are NULL if not even one pair of runs is complete.
+ * Returns 0. On failure, prints an error message and returns the exit status. */
 int try_print_json(const struct try *try, const struct judgement *judgement,
                    const struct comparison_of_times *times, FILE *out);
 

@@ -13,7 +13,8 @@ static size_t least(size_t one, size_t other)
     return one < other ? one : other;
 }
 
-/* The table holds the distances between beginnings of both texts. Three rows of it are enough. */
+/* A table holds the distance between each prefix of from and each prefix of to. A row depends
+ * only on the two rows before it, so three rows are enough. */
 size_t edit_distance(const char *from, const char *to)
 {
     size_t rows[3][LENGTH_MOST + 1];

@@ -3,7 +3,8 @@
 #include <errno.h>
 #include <sys/prctl.h>
 
-/* Written while the pool is created, before any thread can use it, and only read afterwards. */
+/* sandbox_note_start writes at_start while the pool is created, before any thread can use the pool.
+ * Afterwards at_start is only read, so it needs no lock. */
 static struct {
     bool noted;
     int seccomp, no_new_privileges;
@@ -18,9 +19,9 @@ void sandbox_note_start(void)
     errno = error;
 }
 
-/* In a container, the process has a filter from the start, so PR_GET_SECCOMP does not change when
- * the program adds another. But a program without special privileges must set no_new_privs before
- * it adds a filter. The second comparison shows that. */
+/* In a container, the process has a seccomp filter from the start. So PR_GET_SECCOMP does not
+ * change when the program adds another filter. But a program without special privileges must set
+ * no_new_privs before it adds a filter. The second comparison detects that no_new_privs was set. */
 bool sandbox_was_entered(void)
 {
     int error = errno;

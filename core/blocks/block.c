@@ -92,7 +92,7 @@ bool block_table_init(struct block_table *table)
     return table->root != NULL;
 }
 
-/* ---- where in the tree: a window is the addresses of one leaf, and windows are numbered ---- */
+/* ---- windows: window N is the addresses of one leaf, from N << WINDOW_BITS on ---- */
 
 #define WINDOW_BITS (GRANULE_BITS + LEAF_BITS)
 
@@ -199,7 +199,7 @@ static bool group_is_empty(const struct block_table_leaf *leaf, size_t group, ui
     return true;
 }
 
-/* Puts the record in its place. The tree must have grown to it. */
+/* Puts the record in its place. The address's leaf must exist: grow_to makes it. */
 static inline void add_record(struct block_table *table, CUdeviceptr address, struct block *block)
 {
     lock_must_be_held(&table->lock);
@@ -207,15 +207,15 @@ static inline void add_record(struct block_table *table, CUdeviceptr address, st
     struct block_table_middle *middle = middle_of(table, window);
     size_t in = in_middle(window), granule = granule_in_leaf(address);
     size_t group = granule >> GROUP_BITS;
-    /* Pairs with the acquire load in block_table_find. */
+    /* Pairs with the acquire loads in block_table_find and block_in_leaf. */
     atomic_store_explicit(&leaf_of(middle, window)->blocks[block_table_leaf_place(granule)], block,
                           memory_order_release);
     _Atomic uint32_t *classes = &middle->classes[in];
     uint32_t class = 1u << (granule & ((1u << GROUP_BITS) - 1));
     atomic_store_explicit(classes, atomic_load_explicit(classes, memory_order_relaxed) | class,
                           memory_order_relaxed);
-    /* Release: pairs with the acquire load in groups_in_word. A thread that sees the bit sees its
-     * class and the record. */
+    /* Release: pairs with the acquire load in groups_in_word. A thread that loads the value stored
+     * here also sees the record and the bit of its class. */
     _Atomic uint64_t *groups = &middle->groups[in][group / 64];
     uint64_t bit = UINT64_C(1) << group % 64;
     atomic_store_explicit(groups, atomic_load_explicit(groups, memory_order_relaxed) | bit,
@@ -240,7 +240,7 @@ static void note_removal(struct block_table *table, CUdeviceptr address)
 bool block_table_insert(struct block_table *table, CUdeviceptr address, struct block *block)
 {
     uint64_t first = address >> WINDOW_BITS, last = last_window(address, block);
-    /* The driver answers frees of the null pointer, so it gets no record. */
+    /* The null pointer gets no record, because the driver answers frees of it. */
     if (!address || !block_table_has_place(address) || last < first ||
         last >> (MIDDLE_BITS + ROOT_BITS))
         return false;
@@ -294,7 +294,7 @@ static uint64_t groups_in_word(const struct window *window, size_t word)
     return atomic_load_explicit(&window->groups[word], memory_order_acquire);
 }
 
-/* Returns the record in the last of a group's granules up to this one. */
+/* Returns the last record of the granule's group that lies at or before the granule; NULL: none. */
 static struct block *last_in_group(const struct window *window, size_t granule)
 {
     size_t first = granule >> GROUP_BITS << GROUP_BITS;
@@ -308,7 +308,7 @@ static struct block *last_in_group(const struct window *window, size_t granule)
     return found;
 }
 
-/* Returns the record in the last of a window's granules up to this one. */
+/* Returns the last record of the window that lies at or before the granule; NULL: none. */
 static struct block *last_in_window(const struct window *window, size_t granule)
 {
     size_t group = granule >> GROUP_BITS;

@@ -1,12 +1,12 @@
 /*
  * Opens, makes and maps the board's file, and finds out which processes are alive.
  *
- * Byte N of the file is the lock of slot N (F_OFD_SETLK). A process that makes the file holds the
- * lock on the byte after all slots' bytes. No descriptor stays open: a thread that needs one opens
- * the file briefly. A child that is forked meanwhile inherits the descriptor, and board_file_forget
- * closes it there.
+ * Byte N of the file is the lock of slot N (F_OFD_SETLK). The byte after the last slot's byte is
+ * the lock that a process holds while it makes the file. No descriptor stays open: a thread that
+ * needs one opens the file briefly. A child that is forked meanwhile inherits the descriptor, and
+ * board_file_forget closes it there.
  *
- * Any thread may call these functions. They take no lock.
+ * Any thread may call these functions. They take no locks but those on bytes of the file.
  */
 #ifndef CUDAPOOL_CORE_BOARD_FILE_H
 #define CUDAPOOL_CORE_BOARD_FILE_H
@@ -15,7 +15,7 @@
 
 /* ---- files that are open briefly ---- */
 
-/* Records an open file that a child which is forked meanwhile must not keep. */
+/* Records a file that is open briefly. A child that is forked meanwhile must close its copy. */
 struct board_passing;
 
 /* Opens the board's file below this directory, or makes it where there is none. Sets the board's
@@ -25,9 +25,9 @@ const char *board_file_open(struct board *board, const char *base, int *fd,
                             struct board_passing **passing);
 void board_file_close(int fd, struct board_passing *passing);
 
-/* Whether the descriptor still refers to that file. Another thread of the program may have closed
- * all descriptors that it does not know, or opened a file of its own under this number. The
- * program's file is left alone. */
+/* Whether the descriptor still refers to the file that passing records. Another thread of the
+ * program may have closed all descriptors that it does not know. It may also have opened a file of
+ * its own under this number. The pool leaves the program's file alone. */
 bool board_file_is_open(int fd, const struct board_passing *passing);
 
 /* Maps the file for this process and none of its children. Returns NULL, or the reason for failure.
@@ -50,8 +50,8 @@ void board_file_forget(void);
 /* ---- liveness ---- */
 
 /* The board's file, opened to test locks. fd is -1 where it cannot be opened, or where the process
- * has restricted its system calls. Then every process counts as alive. Between begin and end the
- * thread cannot be cancelled. board_probe_end restores errno. */
+ * has restricted its system calls. Then every process counts as alive. Between board_probe_begin
+ * and board_probe_end the thread cannot be cancelled. board_probe_end restores errno. */
 struct board_probe {
     struct board *board;
     struct board_passing *passing;

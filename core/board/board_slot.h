@@ -1,8 +1,9 @@
 /*
- * Reads slots, this process's own and those of others.
+ * Reads and clears the board's slots: this process's slot and those of other processes. Also notes
+ * processes that do not answer.
  *
- * Any process of the user may write anything into any slot. So every value is read once into a copy
- * and limited to what is possible. No index from a slot is used unchecked. Sums saturate at
+ * Any process of the user may write anything into any slot. So a reader copies each value once and
+ * clamps the copy to the possible range. No index from a slot is used unchecked. Sums saturate at
  * UINT64_MAX.
  */
 #ifndef CUDAPOOL_CORE_BOARD_SLOT_H
@@ -14,11 +15,11 @@
 /* Returns the number of slots that a reader must look at. */
 unsigned board_slots(const struct board *board);
 
-/* Clears the slot and makes it free. The caller holds the slot's lock. */
+/* Clears the slot and makes it free. The caller holds the slot's file lock (board_file.h). */
 void board_slot_clear(struct board_slot *slot);
 
-/* Clears the slot of a process that has ended, and first notes for all processes of which devices
- * it had memory. The caller holds the slot's lock. */
+/* Clears the slot of a process that has ended. Before that, notes in the map on which devices
+ * the process had memory, for all processes to read. The caller holds the slot's file lock. */
 void board_slot_end(struct board_map *map, unsigned slot);
 
 /* Returns when board_slot_end last noted the device: nanoseconds of the monotonic clock; 0: never.
@@ -31,24 +32,24 @@ uint64_t board_token_of_other(const struct board *board, unsigned slot);
 /* Whether the slot still belongs to the process that had this token. */
 bool board_has_token(const struct board_slot *slot, uint64_t token);
 
-/* Whether these two words of the board are the device's uuid. The loads are relaxed: a reader that
- * needs the fields beside them acquires another word. */
+/* Whether these two words of the board are the device's uuid. The loads are relaxed. A reader that
+ * needs the fields beside the uuid loads a different word with acquire. */
 static inline bool board_is_uuid(const board_word words[2], const uint64_t uuid[2])
 {
     return atomic_load_explicit(&words[0], memory_order_relaxed) == uuid[0] &&
            atomic_load_explicit(&words[1], memory_order_relaxed) == uuid[1];
 }
 
-/* Returns the place of the device with this uuid on the slot; -1: none. */
+/* Returns the index of the device with this uuid in the slot's devices; -1: none. */
 int board_find_device(const struct board_slot *slot, const uint64_t uuid[2]);
 
-/* Returns what the slot's process caches and has pending of the device at this place, with cached +
- * pending <= total. */
+/* Returns the cached and the pending bytes of the slot's process on the device at index place.
+ * Ensures cached + pending <= total. */
 struct board_bytes board_bytes_of(const struct board_slot *slot, unsigned place, uint64_t total);
 
-/* Returns the bytes that others can have of the slot's process, by how it listens (enum
- * board_listens). For an ending process all bytes are pending. BOARD_NEARLY_NOTHING cached bytes
- * count as none. */
+/* Returns the bytes that other processes can get from the slot's process. The result depends on
+ * listens (enum board_listens). For an ending process all bytes are pending. BOARD_NEARLY_NOTHING
+ * cached bytes count as none. */
 struct board_bytes board_bytes_to_have(const struct board_slot *slot, unsigned place,
                                        uint64_t total, uint32_t listens);
 
@@ -60,8 +61,8 @@ bool board_was_silent(const struct board_silent silent[BOARD_SILENT], uint64_t t
 void board_note_silent(struct board_silent silent[BOARD_SILENT], uint64_t token, uint32_t asked,
                        uint64_t now);
 
-/* Whether the process counts as silent after it was asked for memory. One that has answered since
- * was only slow: the driver may have made it wait. */
+/* Whether the process counts as silent after it was asked for memory. A process that has answered
+ * since then was only slow: the driver may have made it wait. */
 bool board_does_not_answer(const struct board *board, const struct board_slot *slot, uint64_t token,
                            uint64_t now);
 
