@@ -494,8 +494,8 @@ static inline uint8_t thread_cache_slot(const struct thread_cache *cache)
 }
 
 /* Bytes that a cache has in all bins, clean and pending. Any thread may call this while the cache's
- * thread changes the counters. Blocks that the thread hands out meanwhile still count, so a cache
- * that holds blocks does not look empty. */
+ * thread changes the counters. On x86-64, blocks that the thread hands out meanwhile still count.
+ * Elsewhere stores become visible in any order, and a cache in use may look empty for a moment. */
 static inline uint64_t thread_cache_bytes(const struct thread_cache *cache)
 {
     uint64_t handed = counter_get(&cache->handed_out_bytes);

@@ -295,6 +295,7 @@ static void take_heap(const struct figures_heap *heap, struct device_records *re
     out->fence_queries += counter_get(&heap->counters.fence_queries);
     out->barriers += counter_get(&heap->counters.barriers);
     out->captured += counter_get(&heap->counters.captured);
+    out->stalled_waits += counter_get(&heap->counters.stalled_waits);
     records->peak_requested += heap_counters_peak(&heap->counters);
     take_segments(&heap->counters.segments, &out->segments);
 }

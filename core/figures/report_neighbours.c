@@ -84,6 +84,17 @@ static bool refused_exports_line(const struct report_segments *segments,
     return segments->refused_exports != 0;
 }
 
+static bool stalled_line(const struct report_device *device, char text[REPORT_LINE_BYTES])
+{
+    char times[READABLE_BYTES];
+    readable_count(device->stalled_waits, times);
+    snprintf(text, REPORT_LINE_BYTES,
+             "waited a second for the GPU without result, %s time%s; frees wait for a while after "
+             "that, or barriers stay off",
+             times, device->stalled_waits == 1 ? "" : "s");
+    return device->stalled_waits != 0;
+}
+
 bool report_device_line(const struct report_device *device, unsigned number,
                         char text[REPORT_LINE_BYTES])
 {
@@ -111,6 +122,9 @@ bool report_device_line(const struct report_device *device, unsigned number,
         break;
     case 6:
         said = refused_exports_line(&device->segments, text);
+        break;
+    case 7:
+        said = stalled_line(device, text);
         break;
     default:
         break;

@@ -14,7 +14,7 @@
 #define REPORT_LINE_BYTES 320
 
 /* Writes a device's line of this number, from 0 on. False for a line that has nothing to say. */
-#define REPORT_DEVICE_LINES 7u
+#define REPORT_DEVICE_LINES 8u
 bool report_device_line(const struct report_device *device, unsigned number,
                         char text[REPORT_LINE_BYTES]);
 

@@ -85,6 +85,12 @@ done
 alike "kernel, memory to spare" $unknown $spare -- wait=kernel
 alike "kernel, memory to spare, 4 threads" $unknown $spare -- wait=kernel threads=4 least_mib=64 \
     most_mib=64
+stalled() { # what the program waits for: how many waits had no result for a second, by the report
+    on_pool CUDAPOOL_REPORT="$work/stalled.json" $spare -- "$locks" wait="$1" "$limit" >"$work/output" 2>&1
+    sed -nE 's/.*"stalled_waits": ([0-9]+).*/\1/p' "$work/stalled.json"
+}
+expect "the report counts that wait" [ "$(stalled kernel)" -ge 1 ]
+expect "and none beside what is known" [ "$(stalled host_function)" -eq 0 ]
 
 # Before cuCtxRecordEvent.
 SIM=$BUILD/sim-12.4

@@ -90,7 +90,7 @@ def report(buckets, pid=1, host="node1", rank="", ordinal=0, uuid="GPU-1", total
             "process": {"pid": pid, "host": host, "rank": rank, "command": command, "wall_seconds": 2.5},
             "settings": settings or {},
             "devices": [{"ordinal": ordinal, "name": "NVIDIA H100", "uuid": uuid, "total_bytes": total,
-                         "fences": 7, "fence_queries": 8, "barriers": 9, "captured": 10, "neighbours": neighbours(),
+                         "fences": 7, "fence_queries": 8, "barriers": 9, "captured": 10, "stalled_waits": 0, "neighbours": neighbours(),
                          "kinds": [{"kind": "device", "totals": totals, "buckets": rows}]}]}
 
 
@@ -717,7 +717,7 @@ def neighbourly(pid=7, start=1000, given=GIVING, limits=LIMITED, housekeeper=Non
     """A report of a process that is not alone."""
     content = with_history(report({MIB: bucket(90, MIB, **more)}, pid=pid), start, [1000, 2000, 5000], [1, 2, 3])
     content["devices"][0].update(neighbours=neighbours(**given), **({"limits": limits} if limits else {}),
-                                 segments={"count": 2, "bytes": 40 * MIB, "spare_bytes": 3 * MIB, "cuts": 900, "refused_exports": 1})
+                                 segments={"count": 2, "bytes": 40 * MIB, "spare_bytes": 3 * MIB, "cuts": 900, "refused_exports": 1}, stalled_waits=3)
     content["devices"][0]["history"].update(given_bytes=[0, 5, given["given"]["bytes"]], got_bytes=[0, 0, 6])
     content["housekeeper"] = housekeeper or {"state": "runs", "wakeups": 12, "board": "joined"}
     return content
@@ -734,7 +734,8 @@ def test_neighbours():
                  "left 10.0 GiB free for processes without the pool, 4 times, the last 9.0 s after the start",
                  "asked other processes for memory 10 times; 3 times one did not answer",
                  "900 blocks were cut out of larger ones; 40.0 MiB was cut at the end, 3.0 MiB of it spare",
-                 "refused to export such a block 1 time: device.buckets.policy is split"):
+                 "refused to export such a block 1 time: device.buckets.policy is split",
+                 "waited a second for the GPU without result, 3 times; frees wait for a while after that, or barriers stay off"):
         expect("the table: " + line.split(",")[0], f"\n  {line}\n" in text, text)
     again = json.loads(cudapool("--format", "json", path))
     expect("it comes out as it went in", again["devices"] == one["devices"] and again["housekeeper"] == one["housekeeper"], again)
