@@ -52,21 +52,21 @@ __attribute__((noinline)) static CUresult free_at_first(void *host)
 
 HOOK(cuMemHostAlloc, (void **host, size_t bytes, unsigned int flags))
 {
-    struct pool *pool = the_pool_at_once();
+    struct pool *pool = the_pool_if_started();
     return pool ? pool_allocate_host(pool, host, bytes, flags)
                 : allocate_at_first(host, bytes, flags);
 }
 
 HOOK(cuMemAllocHost_v2, (void **host, size_t bytes))
 {
-    struct pool *pool = the_pool_at_once();
+    struct pool *pool = the_pool_if_started();
     return pool ? pool_allocate_host_plainly(pool, host, bytes)
                 : allocate_plainly_at_first(host, bytes);
 }
 
 HOOK(cuMemFreeHost, (void *host))
 {
-    struct pool *pool = the_pool_at_once();
+    struct pool *pool = the_pool_if_started();
     return pool ? pool_free_host(pool, host) : free_at_first(host);
 }
 

@@ -34,7 +34,7 @@ __attribute__((noinline)) static CUresult free_at_first(CUdeviceptr address)
 
 HOOK(cuMemAlloc_v2, (CUdeviceptr * address, size_t bytes))
 {
-    struct pool *pool = the_pool_at_once();
+    struct pool *pool = the_pool_if_started();
     return pool ? pool_allocate(pool, address, bytes) : allocate_at_first(address, bytes);
 }
 
@@ -52,7 +52,7 @@ HOOK(cuMemAllocPitch_v2, (CUdeviceptr * address, size_t *pitch, size_t width, si
 
 HOOK(cuMemFree_v2, (CUdeviceptr address))
 {
-    struct pool *pool = the_pool_at_once();
+    struct pool *pool = the_pool_if_started();
     return pool ? pool_free(pool, address) : free_at_first(address);
 }
 

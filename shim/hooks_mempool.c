@@ -34,7 +34,7 @@ static bool is_in_device_memory(const CUmemPoolProps *properties)
 static CUresult tell_of_pool(CUresult result, const CUmemoryPool *handle,
                              const CUmemLocation *location, CUmemAllocationType type)
 {
-    struct pool *pool = result == CUDA_SUCCESS ? the_pool_at_once() : NULL;
+    struct pool *pool = result == CUDA_SUCCESS ? the_pool_if_started() : NULL;
     if (pool)
         pool_mempool_met(pool, *handle, location, type);
     return result;

@@ -80,7 +80,7 @@ __attribute__((noinline)) static CUresult free_slowly_ptsz(CUdeviceptr address, 
  * the slow functions above by a jump. So no call has to save its arguments for a second one. */
 static inline CUresult allocate_at_once(CUdeviceptr *address, size_t bytes, CUstream stream)
 {
-    struct pool *pool = the_pool_at_once();
+    struct pool *pool = the_pool_if_started();
     return pool ? pool_allocate_async_at_once(pool, address, bytes, NULL, stream, allocate_slowly)
                 : allocate_slowly(address, bytes, NULL, stream);
 }
@@ -88,7 +88,7 @@ static inline CUresult allocate_at_once(CUdeviceptr *address, size_t bytes, CUst
 static inline CUresult allocate_from_at_once(CUdeviceptr *address, size_t bytes, CUmemoryPool from,
                                              CUstream stream)
 {
-    struct pool *pool = the_pool_at_once();
+    struct pool *pool = the_pool_if_started();
     return pool && from ? pool_allocate_async_at_once(pool, address, bytes, from, stream,
                                                       allocate_from_slowly)
                         : allocate_from_slowly(address, bytes, from, stream);
@@ -96,7 +96,7 @@ static inline CUresult allocate_from_at_once(CUdeviceptr *address, size_t bytes,
 
 static inline CUresult free_at_once(CUdeviceptr address, CUstream stream, free_async *otherwise)
 {
-    struct pool *pool = the_pool_at_once();
+    struct pool *pool = the_pool_if_started();
     return pool ? pool_free_async_at_once(pool, address, stream, otherwise)
                 : otherwise(address, stream);
 }

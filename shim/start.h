@@ -28,7 +28,7 @@ static inline struct pool *the_pool(void)
 
 /* Returns the pool if it has been started, else NULL. Never starts it. Also returns NULL where the
  * calling thread is inside a driver call that the pool made. */
-static inline struct pool *the_pool_at_once(void)
+static inline struct pool *the_pool_if_started(void)
 {
     struct pool *pool = atomic_load_explicit(&pool_to_use, memory_order_acquire);
     return __builtin_expect(pool && !is_inside_driver(), 1) ? pool : NULL;

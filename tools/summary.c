@@ -21,16 +21,6 @@
 
 enum peaks { PEAKS_ADD, PEAKS_LARGEST };
 
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 static void add_counters(struct report_counters *into, const struct report_counters *from,
                          enum peaks peaks)
 {
@@ -39,8 +29,8 @@ static void add_counters(struct report_counters *into, const struct report_count
     report_counts_merge(&report_bucket_counts, into, from);
     if (peaks == PEAKS_ADD)
         return;
-    into->peak.live_bytes = larger(before.peak.live_bytes, from->peak.live_bytes);
-    into->peak.reserved_bytes = larger(before.peak.reserved_bytes, from->peak.reserved_bytes);
+    into->peak.live_bytes = larger_of(before.peak.live_bytes, from->peak.live_bytes);
+    into->peak.reserved_bytes = larger_of(before.peak.reserved_bytes, from->peak.reserved_bytes);
 }
 
 /* Clears the byte counters of a kind whose memory does not lie on the device. */
@@ -60,7 +50,7 @@ static uint64_t common_peak(const struct report_device *device)
     uint64_t peak = 0;
 
     for (size_t i = 0; i < device->sample_count; i++)
-        peak = larger(peak, device->samples[i].peak_bytes);
+        peak = larger_of(peak, device->samples[i].peak_bytes);
     return peak == 0 ? UINT64_MAX : peak;
 }
 
@@ -73,12 +63,12 @@ struct report_counters device_totals(const struct report_device *device)
         struct report_counters one = device->kinds[i].totals;
         if (!report_kind_is_of_device(&device->kinds[i]))
             leave_out_bytes(&one);
-        largest = larger(largest, one.peak.reserved_bytes);
+        largest = larger_of(largest, one.peak.reserved_bytes);
         add_counters(&totals, &one, PEAKS_ADD);
     }
     totals.peak.reserved_bytes =
-        smaller(totals.peak.reserved_bytes, larger(largest, common_peak(device)));
-    totals.peak.live_bytes = smaller(totals.peak.live_bytes, totals.peak.reserved_bytes);
+        smaller_of(totals.peak.reserved_bytes, larger_of(largest, common_peak(device)));
+    totals.peak.live_bytes = smaller_of(totals.peak.live_bytes, totals.peak.reserved_bytes);
     return totals;
 }
 

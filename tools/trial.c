@@ -202,7 +202,7 @@ static int run_on_files(struct trial_setup *setup, FILE *out, FILE *error, struc
     int status = run_apart(setup, &apart, trial);
     close(apart.in);
     if (status == 0)
-        status = outputs_keep(&setup->kept, out, &trial->output);
+        status = outputs_append(&setup->kept, out, &trial->output);
     if (status == 0 && trial_failed(trial))
         trial->last_words = last_words_of(error);
     return status;

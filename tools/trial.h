@@ -33,7 +33,7 @@ struct trial_setup {
 struct trial {
     struct program_end end;
     double seconds; /* of wall time */
-    struct kept_output output;
+    struct output_span output;
     char *last_words; /* the end of its stderr, if it failed; NULL: none */
     struct summary summary;
 };

@@ -20,7 +20,7 @@ static int complain_of_keeping(void)
     return complain("the program's output cannot be kept: %s", strerror(errno));
 }
 
-int outputs_keep(struct outputs *outputs, FILE *from, struct kept_output *kept)
+int outputs_append(struct outputs *outputs, FILE *from, struct output_span *kept)
 {
     char buffer[65536];
     size_t got;
@@ -29,7 +29,7 @@ int outputs_keep(struct outputs *outputs, FILE *from, struct kept_output *kept)
         outputs->file = tmpfile();
     if (outputs->file == NULL)
         return complain_of_keeping();
-    *kept = (struct kept_output){.at = outputs->bytes};
+    *kept = (struct output_span){.at = outputs->bytes};
     rewind(from);
     while ((got = fread(buffer, 1, sizeof(buffer), from)) > 0) {
         if (fwrite(buffer, 1, got, outputs->file) != got)
@@ -59,7 +59,7 @@ struct line {
     bool is_there;
 };
 
-static struct line first_line(const char *all, const struct kept_output *output)
+static struct line first_line(const char *all, const struct output_span *output)
 {
     return (struct line){.text = all == NULL ? "" : all + output->at, .left = output->bytes};
 }
@@ -130,7 +130,7 @@ static void cut_line(const struct line *line, char text[OUTPUT_LINE_BYTES])
 /* --- comparing ----------------------------------------------------------------------------------
  */
 
-static size_t count_lines(const char *all, const struct kept_output *output)
+static size_t count_lines(const char *all, const struct output_span *output)
 {
     struct line line = first_line(all, output);
     size_t count = 0;
@@ -140,7 +140,7 @@ static size_t count_lines(const char *all, const struct kept_output *output)
     return count;
 }
 
-int output_reference_make(const struct outputs *outputs, const struct kept_output *output,
+int output_reference_make(const struct outputs *outputs, const struct output_span *output,
                           struct output_reference *reference)
 {
     *reference = (struct output_reference){.output = *output, .mapped_bytes = outputs->bytes};
@@ -169,7 +169,7 @@ static bool lines_differ(const struct line *one, const struct line *other, bool 
 }
 
 static bool find_difference(const struct output_reference *reference,
-                            const struct kept_output *output, bool alike,
+                            const struct output_span *output, bool alike,
                             struct output_difference *difference)
 {
     struct line one = first_line(reference->all, &reference->output);
@@ -191,7 +191,7 @@ static bool find_difference(const struct output_reference *reference,
     return true;
 }
 
-static void note_what_varies(struct output_reference *reference, const struct kept_output *output)
+static void note_what_varies(struct output_reference *reference, const struct output_span *output)
 {
     struct line one = first_line(reference->all, &reference->output);
     struct line other = first_line(reference->all, output);
@@ -201,7 +201,7 @@ static void note_what_varies(struct output_reference *reference, const struct ke
         reference->varies[number++] |= !is_same(&one, &other);
 }
 
-bool output_differs(struct output_reference *reference, const struct kept_output *output,
+bool output_differs(struct output_reference *reference, const struct output_span *output,
                     bool alike, struct output_difference *difference)
 {
     if (find_difference(reference, output, alike, difference))

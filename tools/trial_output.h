@@ -19,13 +19,13 @@ struct outputs {
 };
 
 /* Where the output of one run lies in the file. */
-struct kept_output {
+struct output_span {
     size_t at, bytes;
 };
 
 /* Appends the contents of a file, read from its start. Returns 0. On failure, prints an error
  * message and returns the exit status. */
-int outputs_keep(struct outputs *outputs, FILE *from, struct kept_output *kept);
+int outputs_append(struct outputs *outputs, FILE *from, struct output_span *kept);
 void outputs_free(struct outputs *outputs);
 
 /* The first line where the outputs of two runs differ, with the text of both. Each text is cut
@@ -41,20 +41,20 @@ struct output_difference {
 struct output_reference {
     const char *all; /* all outputs, mapped */
     size_t mapped_bytes;
-    struct kept_output output;
+    struct output_span output;
     bool *varies; /* by line */
 };
 
 /* Makes a run's output the reference. Returns 0. On failure, prints an error message and returns
  * the exit status. In both cases the caller must call output_reference_free. */
-int output_reference_make(const struct outputs *outputs, const struct kept_output *output,
+int output_reference_make(const struct outputs *outputs, const struct output_span *output,
                           struct output_reference *reference);
 void output_reference_free(struct output_reference *reference);
 
 /* Returns whether a run's output differs from the reference, and stores where in difference. If
  * alike is true, the run and the reference are of one kind, and the comparison ignores all numbers.
  * If alike is true and only numbers differ, the function marks the differing lines in varies. */
-bool output_differs(struct output_reference *reference, const struct kept_output *output,
+bool output_differs(struct output_reference *reference, const struct output_span *output,
                     bool alike, struct output_difference *difference);
 
 #endif

@@ -27,7 +27,7 @@ bool sandbox_was_entered(void)
     int error = errno;
     bool entered =
         at_start.noted && (prctl(PR_GET_SECCOMP) != at_start.seccomp ||
-                           (at_start.seccomp != 0 &&
+                           (at_start.seccomp > 0 &&
                             prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != at_start.no_new_privileges));
     errno = error;
     return entered;

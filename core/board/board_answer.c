@@ -67,7 +67,7 @@ static bool is_for_me(const struct board *board, const struct board_entry *entry
     static const uint64_t every_device[2];
     /* Pairs with the release store to open in add_entry (board_demand.c). */
     if (atomic_load_explicit(&entry->open, memory_order_acquire) != 1 ||
-        !(board_is_uuid(entry->uuid, uuid) || board_is_uuid(entry->uuid, every_device)))
+        !(board_uuid_equals(entry->uuid, uuid) || board_uuid_equals(entry->uuid, every_device)))
         return false;
     uint32_t slot = atomic_load_explicit(&entry->slot, memory_order_relaxed);
     uint64_t token = atomic_load_explicit(&entry->token, memory_order_relaxed);

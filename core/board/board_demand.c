@@ -42,7 +42,7 @@ static bool read_candidate(const struct board *board, unsigned index, const uint
     int place = board_find_device(slot, uuid);
     if (place < 0)
         return false;
-    struct board_bytes bytes = board_bytes_to_have(slot, (unsigned)place, total, listens);
+    struct board_bytes bytes = board_bytes_available(slot, (unsigned)place, total, listens);
     candidate->has[BOARD_CACHED] = bytes.cached;
     candidate->has[BOARD_PENDING] = bytes.pending - bytes.in_order;
     candidate->has[BOARD_IN_ORDER] = bytes.in_order;
@@ -190,7 +190,7 @@ static uint64_t given_by(const struct board_slot *slot, const uint64_t uuid[2])
     uint32_t count = atomic_load_explicit(&slot->device_count, memory_order_acquire);
     for (uint32_t i = 0; i < count && i < BOARD_DEVICES; i++) {
         const struct board_slot_device *device = &slot->devices[i];
-        if (is_every_device(uuid) || board_is_uuid(device->uuid, uuid))
+        if (is_every_device(uuid) || board_uuid_equals(device->uuid, uuid))
             given =
                 saturating_sum(given, atomic_load_explicit(&device->given, memory_order_relaxed));
     }
@@ -331,7 +331,7 @@ static void read_target(const struct board_demand *demand, struct board_target *
     for (unsigned i = 0; i < BOARD_DEVICES; i++) {
         if (!is_every_device(demand->uuid) && board_find_device(slot, demand->uuid) != (int)i)
             continue;
-        struct board_bytes bytes = board_bytes_to_have(slot, i, demand->device_total, listens);
+        struct board_bytes bytes = board_bytes_available(slot, i, demand->device_total, listens);
         pending = saturating_sum(pending, bytes.pending);
         in_order = saturating_sum(in_order, bytes.in_order);
     }

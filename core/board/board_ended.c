@@ -17,7 +17,7 @@ static struct board_ended *find_record(struct board_map *map, const uint64_t uui
     struct board_ended *oldest = &map->header.ended[0];
     for (unsigned i = 0; i < BOARD_ENDED; i++) {
         struct board_ended *ended = &map->header.ended[i];
-        if (board_is_uuid(ended->uuid, uuid))
+        if (board_uuid_equals(ended->uuid, uuid))
             return ended;
         if (atomic_load_explicit(&ended->at, memory_order_relaxed) <
             atomic_load_explicit(&oldest->at, memory_order_relaxed))
@@ -31,7 +31,7 @@ static void note_end(struct board_map *map, const uint64_t uuid[2])
     struct board_ended *ended = find_record(map, uuid);
     for (unsigned i = 0; i < 2; i++)
         atomic_store_explicit(&ended->uuid[i], uuid[i], memory_order_relaxed);
-    /* Pairs with the acquire load in board_end_of. */
+    /* Pairs with the acquire load in board_uuid_ended. */
     atomic_store_explicit(&ended->at, monotonic_now(), memory_order_release);
 }
 
@@ -50,12 +50,12 @@ void board_slot_end(struct board_map *map, unsigned slot)
     board_slot_clear(its);
 }
 
-uint64_t board_end_of(const struct board_map *map, const uint64_t uuid[2])
+uint64_t board_uuid_ended(const struct board_map *map, const uint64_t uuid[2])
 {
     for (unsigned i = 0; i < BOARD_ENDED; i++) {
         /* Pairs with the release store in note_end. */
         uint64_t at = atomic_load_explicit(&map->header.ended[i].at, memory_order_acquire);
-        if (at && board_is_uuid(map->header.ended[i].uuid, uuid))
+        if (at && board_uuid_equals(map->header.ended[i].uuid, uuid))
             return at;
     }
     return 0;

@@ -119,7 +119,7 @@ static void forget(struct board_passing *passing)
         munmap(mapping, BYTES);
 }
 
-void board_file_forget(void)
+void board_file_close_in_child(void)
 {
     for (unsigned i = 0; i < PASSING_COUNT; i++)
         forget(&all_passing[i]);
@@ -279,7 +279,7 @@ static bool is_the_mapped(const struct board *board, const struct statx *found)
     return mapped_file_device(found) == board->device && found->stx_ino == board->inode;
 }
 
-bool board_file_is_there(const struct board *board)
+bool board_file_is_current(const struct board *board)
 {
     struct statx found;
     return mapped_file_identify(AT_FDCWD, board->path, &found) && is_the_mapped(board, &found);

@@ -4,7 +4,7 @@
  * Byte N of the file is the lock of slot N (F_OFD_SETLK). The byte after the last slot's byte is
  * the lock that a process holds while it makes the file. No descriptor stays open: a thread that
  * needs one opens the file briefly. A child that is forked meanwhile inherits the descriptor, and
- * board_file_forget closes it there.
+ * board_file_close_in_child closes it there.
  *
  * Any thread may call these functions. They take no locks but those on bytes of the file.
  */
@@ -41,11 +41,11 @@ bool board_file_lock(int fd, unsigned byte);
 bool board_file_is_locked(int fd, unsigned byte);
 
 /* Whether the path leads to the file that is mapped. */
-bool board_file_is_there(const struct board *board);
+bool board_file_is_current(const struct board *board);
 
 /* To be called in the child of a fork: closes descriptors that were open at the fork.
  * Async-signal-safe. */
-void board_file_forget(void);
+void board_file_close_in_child(void);
 
 /* ---- liveness ---- */
 

@@ -129,7 +129,7 @@ static const char *join(struct board *board, const char *base, bool *again)
     if (!why && !board_file_is_open(fd, passing))
         why = "the program has closed the board's file";
     board_file_close(fd, passing);
-    if (!why && !board_file_is_there(board)) {
+    if (!why && !board_file_is_current(board)) {
         *again = true;
         why = "the board's file was removed";
     }
@@ -222,7 +222,7 @@ void board_forget(struct board *board)
     /* The kernel has zeroed the child's copy of struct board (board_state.h), and the child lacks
      * the mapping. */
     (void)board;
-    board_file_forget();
+    board_file_close_in_child();
 }
 
 void board_discard(struct board *board)

@@ -50,7 +50,7 @@ int board_find_device(const struct board_slot *slot, const uint64_t uuid[2])
 {
     uint32_t count = atomic_load_explicit(&slot->device_count, memory_order_seq_cst);
     for (uint32_t i = 0; i < count && i < BOARD_DEVICES; i++)
-        if (board_is_uuid(slot->devices[i].uuid, uuid))
+        if (board_uuid_equals(slot->devices[i].uuid, uuid))
             return (int)i;
     return -1;
 }
@@ -86,8 +86,8 @@ static struct board_bytes bytes_at_end(const struct board_slot *slot, unsigned p
                                     hangs ? 0 : smaller_of(larger_of(at_end, published), total)};
 }
 
-struct board_bytes board_bytes_to_have(const struct board_slot *slot, unsigned place,
-                                       uint64_t total, uint32_t listens)
+struct board_bytes board_bytes_available(const struct board_slot *slot, unsigned place,
+                                         uint64_t total, uint32_t listens)
 {
     struct board_bytes bytes = board_bytes_of(slot, place, total);
     if (bytes.cached <= BOARD_NEARLY_NOTHING)

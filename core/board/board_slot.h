@@ -24,7 +24,7 @@ void board_slot_end(struct board_map *map, unsigned slot);
 
 /* Returns when board_slot_end last noted the device: nanoseconds of the monotonic clock; 0: never.
  */
-uint64_t board_end_of(const struct board_map *map, const uint64_t uuid[2]);
+uint64_t board_uuid_ended(const struct board_map *map, const uint64_t uuid[2]);
 
 /* Returns the token of another process's slot; 0: the slot is free, or this process's own. */
 uint64_t board_token_of_other(const struct board *board, unsigned slot);
@@ -34,7 +34,7 @@ bool board_has_token(const struct board_slot *slot, uint64_t token);
 
 /* Whether these two words of the board are the device's uuid. The loads are relaxed. A reader that
  * needs the fields beside the uuid loads a different word with acquire. */
-static inline bool board_is_uuid(const board_word words[2], const uint64_t uuid[2])
+static inline bool board_uuid_equals(const board_word words[2], const uint64_t uuid[2])
 {
     return atomic_load_explicit(&words[0], memory_order_relaxed) == uuid[0] &&
            atomic_load_explicit(&words[1], memory_order_relaxed) == uuid[1];
@@ -50,8 +50,8 @@ struct board_bytes board_bytes_of(const struct board_slot *slot, unsigned place,
 /* Returns the bytes that other processes can get from the slot's process. The result depends on
  * listens (enum board_listens). For an ending process all bytes are pending. BOARD_NEARLY_NOTHING
  * cached bytes count as none. */
-struct board_bytes board_bytes_to_have(const struct board_slot *slot, unsigned place,
-                                       uint64_t total, uint32_t listens);
+struct board_bytes board_bytes_available(const struct board_slot *slot, unsigned place,
+                                         uint64_t total, uint32_t listens);
 
 bool board_is_of_group(const struct board_slot *slot, const uint64_t group[BOARD_GROUP_BYTES / 8]);
 

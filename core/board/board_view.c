@@ -107,7 +107,7 @@ void board_publish_ending(struct board *board)
     if (listens != BOARD_LISTENS && listens != BOARD_LEAVES)
         return;
     atomic_store_explicit(&slot->ends_since, monotonic_now(), memory_order_relaxed);
-    /* Pairs with the acquire loads of listens in board_demand.c and had_of. */
+    /* Pairs with the acquire loads of listens in board_demand.c and bytes_of. */
     atomic_store_explicit(&slot->listens, BOARD_ENDS, memory_order_release);
     futex_wake(&slot->answered);
 }
@@ -116,8 +116,9 @@ void board_publish_ending(struct board *board)
 
 /* Returns the bytes that others can have of the slot's process. Returns 0 bytes for a process that
  * is deaf, silent, outside the group (of_group) or not on this device. */
-static struct board_bytes had_of(const struct board *board, unsigned index, const uint64_t uuid[2],
-                                 uint64_t total, bool of_group, uint64_t now)
+static struct board_bytes bytes_of(const struct board *board, unsigned index,
+                                   const uint64_t uuid[2], uint64_t total, bool of_group,
+                                   uint64_t now)
 {
     const struct board_slot *slot = &board->map->slots[index];
     struct board_bytes nothing = {0};
@@ -128,7 +129,7 @@ static struct board_bytes had_of(const struct board *board, unsigned index, cons
     int place = board_find_device(slot, uuid);
     if (place < 0 || board_does_not_answer(board, slot, token, now))
         return nothing;
-    struct board_bytes bytes = board_bytes_to_have(slot, (unsigned)place, total, listens);
+    struct board_bytes bytes = board_bytes_available(slot, (unsigned)place, total, listens);
     return board_has_token(slot, token) ? bytes : nothing;
 }
 
@@ -143,7 +144,7 @@ struct board_bytes board_others(struct board *board, int device, uint64_t device
     unsigned slots = board_slots(board);
     for (unsigned i = 0; i < slots; i++) {
         struct board_bytes its =
-            had_of(board, i, board->uuids[device], device_total, of_group, now);
+            bytes_of(board, i, board->uuids[device], device_total, of_group, now);
         sum.cached = saturating_sum(sum.cached, its.cached);
         sum.pending = saturating_sum(sum.pending, its.pending);
         sum.in_order = saturating_sum(sum.in_order, its.in_order);
@@ -153,7 +154,7 @@ struct board_bytes board_others(struct board *board, int device, uint64_t device
 
 uint64_t board_ended_at(const struct board *board, int device)
 {
-    return board_own_slot(board) && device >= 0 ? board_end_of(board->map, board->uuids[device])
+    return board_own_slot(board) && device >= 0 ? board_uuid_ended(board->map, board->uuids[device])
                                                 : 0;
 }
 

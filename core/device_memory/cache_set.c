@@ -332,9 +332,9 @@ void thread_cache_put_to_sleep(struct thread_cache *cache)
     }
     begin_listing(heap);
     counter_add(&heap->live_requested,
-                counter_get(&cache->requested_out) - counter_get(&cache->requested_back));
+                counter_get(&cache->requested_out) - counter_get(&cache->requested_freed));
     counter_set(&cache->requested_out, 0);
-    counter_set(&cache->requested_back, 0);
+    counter_set(&cache->requested_freed, 0);
     counter_set(&cache->out_noted_up_to, 0);
     counter_set(&cache->live_noted_up_to, 0);
     take_out_of_list(heap, cache);

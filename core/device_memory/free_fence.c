@@ -122,7 +122,7 @@ static void stop_waiting_in_frees(struct heap *heap, const struct driver_free *o
 }
 
 /* Whether no fence is possible, or none may be recorded now. */
-static bool fence_is_out_of_the_question(struct pool *pool, const struct context *context)
+static bool no_fence_is_possible(struct pool *pool, const struct context *context)
 {
     return captures_under_way(&pool->captures) || policy_is_without_fences(context) ||
            !pool->driver->cuCtxRecordEvent;
@@ -161,7 +161,7 @@ void heap_begin_driver_free(struct pool *pool, struct context *context, struct d
     struct heap *heap = heap_of(context);
     heap_lock(heap);
     bool others = (heap->caches.count > 1 || heap->uses_in_a_row < HEAP_USES_ALONE) &&
-                  !fence_is_out_of_the_question(pool, context);
+                  !no_fence_is_possible(pool, context);
     uint64_t waited = others ? wait_for_all_freed(pool, context) : 0;
     start_waiting_in_frees(heap, own);
     for (int looks = 1; others && !all_is_waited_for(context, waited); looks++) {
@@ -282,11 +282,11 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
 static bool has_relied_enough(struct thread_cache *cache)
 {
     uint64_t now = monotonic_now(), stamp = counter_get(&cache->stamp);
-    if (cache->relied_for != stamp) {
-        cache->relied_for = stamp;
-        cache->relied_since = now;
+    if (cache->left_fence_stamp != stamp) {
+        cache->left_fence_stamp = stamp;
+        cache->left_fence_at = now;
     }
-    return now - cache->relied_since > RELIED_NANOSECONDS;
+    return now - cache->left_fence_at > RELIED_NANOSECONDS;
 }
 
 /* Whether another thread is about to close the epoch. That thread has not advanced the number yet,

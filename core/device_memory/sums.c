@@ -54,7 +54,7 @@ uint64_t thread_caches_requested_back(const struct heap *heap)
 {
     uint64_t bytes = 0;
     for (const struct thread_cache *c = thread_caches_first(heap); c; c = thread_cache_next(c))
-        bytes += counter_get(&c->requested_back);
+        bytes += counter_get(&c->requested_freed);
     return bytes;
 }
 
@@ -221,7 +221,7 @@ void thread_cache_note_peaks(struct thread_cache *cache, const struct cache_bin 
 {
     struct heap *heap = cache->heap;
     cache_follow_live(cache);
-    if (cache_is_noted(cache, counter_get(&cache->requested_out)))
+    if (cache_raises_no_peak(cache, counter_get(&cache->requested_out)))
         return;
     heap_lock(heap);
     const struct bucket *bucket = cache_bin_bucket(bin);

@@ -234,13 +234,13 @@ struct thread_cache {
     uint32_t frees_left;     /* frees until a fence is due */
     struct heap *heap;
     struct pool *pool;
-    counter freed_bytes, handed_out_bytes; /* bytes of blocks on the fast path, in total */
-    uint64_t freed_bytes_at_fence;         /* a fence is due once freed_bytes is this much */
-    counter requested_out, requested_back; /* requested bytes of those handed out, and freed */
+    counter freed_bytes, handed_out_bytes;  /* bytes of blocks on the fast path, in total */
+    uint64_t freed_bytes_at_fence;          /* a fence is due once freed_bytes is this much */
+    counter requested_out, requested_freed; /* requested bytes of those handed out, and freed */
     /* Hits raise no peak while requested_out <= out_noted_up_to. live_noted_up_to is that limit for
-     * requested_out - requested_back (signed): see CACHE_PEAK_STEP. Whoever puts the cache to sleep
-     * sets both as well, perhaps while the thread reads them. If the thread then sets one too high,
-     * it is right again in the next epoch. */
+     * requested_out - requested_freed (signed): see CACHE_PEAK_STEP. Whoever puts the cache to
+     * sleep sets both as well, perhaps while the thread reads them. If the thread then sets one too
+     * high, it is right again in the next epoch. */
     counter out_noted_up_to, live_noted_up_to;
 
     /* ---- written with the heap lock held ---- */
@@ -262,8 +262,8 @@ struct thread_cache {
     counter stamp;     /* the epoch's number that its thread last read in a free */
     counter freed_bytes_before; /* freed_bytes when it first read that number */
     uint32_t launches_before;   /* its thread's launches of work when it last closed an epoch */
-    uint64_t relied_for;        /* the stamp whose fence it last left to another thread */
-    uint64_t relied_since;      /* when it first did so: nanoseconds of the monotonic clock */
+    uint64_t left_fence_stamp;  /* the stamp whose fence it last left to another thread */
+    uint64_t left_fence_at;     /* when it first did so: nanoseconds of the monotonic clock */
 
     /* ---- bins, and what was freed when ---- */
     /* by_request has the bin that last served a request size. Only the cache's thread uses it. bins
@@ -356,14 +356,14 @@ static inline struct cache_bin *cache_bin_at(const struct thread_cache *cache, u
     return atomic_load_explicit(&cache->bins[place], memory_order_relaxed);
 }
 
-/* Returns what requested_out will be after a hit of this many bytes. If cache_is_noted is false for
- * that value, the hit may raise a peak, and thread_cache_note_peaks must follow. */
-static inline uint64_t cache_out_with(const struct thread_cache *cache, size_t bytes)
+/* Returns what requested_out will be after a hit of this many bytes. If cache_raises_no_peak is
+ * false for that value, the hit may raise a peak, and thread_cache_note_peaks must follow. */
+static inline uint64_t cache_out_after_hit(const struct thread_cache *cache, size_t bytes)
 {
     return counter_get(&cache->requested_out) + bytes;
 }
 
-static inline bool cache_is_noted(const struct thread_cache *cache, uint64_t out)
+static inline bool cache_raises_no_peak(const struct thread_cache *cache, uint64_t out)
 {
     return out <= counter_get(&cache->out_noted_up_to);
 }
@@ -372,7 +372,7 @@ static inline bool cache_is_noted(const struct thread_cache *cache, uint64_t out
  * out_noted_up_to to match. So live bytes exceed the peaks by no more than CACHE_PEAK_STEP. */
 static inline void cache_follow_live(struct thread_cache *cache)
 {
-    uint64_t back = counter_get(&cache->requested_back);
+    uint64_t back = counter_get(&cache->requested_freed);
     int64_t most = (int64_t)(counter_get(&cache->requested_out) - back) + CACHE_PEAK_STEP;
     int64_t live = (int64_t)counter_get(&cache->live_noted_up_to);
     live = live > most ? most : live;
@@ -384,7 +384,7 @@ static inline void cache_follow_live(struct thread_cache *cache)
 void thread_cache_note_peaks(struct thread_cache *cache, const struct cache_bin *bin);
 
 /* Inside. Hands out the newest clean block for a request of this many bytes. out: from
- * cache_out_with. */
+ * cache_out_after_hit. */
 static inline CUdeviceptr cache_hand_out(struct thread_cache *cache, struct cache_bin *bin,
                                          struct block *block, size_t bytes, uint64_t out)
 {
@@ -412,7 +412,7 @@ static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, 
     block_set_cached_next(block, open->newest);
     cache_set_block(&open->newest, block);
     bin->room--;
-    counter_add(&cache->requested_back, counter_get(&block->requested));
+    counter_add(&cache->requested_freed, counter_get(&block->requested));
     uint64_t given = counter_get(&cache->freed_bytes) + bin->bytes;
     counter_set(&cache->freed_bytes, given);
     counter_add(&bin->counters->frees, 1);

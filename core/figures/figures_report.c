@@ -35,12 +35,6 @@ struct rows {
     bool failed;
 };
 
-/* larger - smaller, or 0: other threads may be changing the counters. */
-static uint64_t difference(uint64_t larger, uint64_t smaller)
-{
-    return larger > smaller ? larger - smaller : 0;
-}
-
 /* ---- a row ---- */
 
 static struct report_counters counters_of(const struct bucket_counters *c, uint64_t bytes)
@@ -62,9 +56,9 @@ static struct report_counters counters_of(const struct bucket_counters *c, uint6
         .requested_bytes = requested,
         /* Requests that are not cached are not rounded. */
         .rounded_bytes = bytes ? requests * bytes : requested,
-        .live_bytes = difference(counter_get(&c->reserved_bytes), free),
+        .live_bytes = rest_of(counter_get(&c->reserved_bytes), free),
         .cached_bytes = clean,
-        .pending_bytes = difference(free, clean),
+        .pending_bytes = rest_of(free, clean),
         .peak = {.live_bytes = counter_get(&c->peak_live_bytes),
                  .reserved_bytes = counter_get(&c->peak_reserved_bytes)},
         .evictions = {.cap = counter_get(&c->evictions[EVICTION_CAP]),
@@ -209,7 +203,7 @@ static void sort(struct row *rows, size_t count)
 static void finish_row(struct report_counters *c)
 {
     uint64_t hits = c->hits.clean + c->hits.queried + c->hits.barrier + c->hits.waited;
-    c->live_blocks = difference(hits + c->misses, c->frees);
+    c->live_blocks = rest_of(hits + c->misses, c->frees);
     if ((int64_t)c->live_bytes < 0)
         c->live_bytes = 0;
     if (c->live_bytes > c->peak.live_bytes)
@@ -306,7 +300,7 @@ static struct report_exchange exchange_of(const counter *bytes, const counter *t
     uint64_t last = counter_get(at);
     return (struct report_exchange){.bytes = counter_get(bytes),
                                     .times = counter_get(times),
-                                    .last_nanoseconds = difference(last, started)};
+                                    .last_nanoseconds = rest_of(last, started)};
 }
 
 static void take_neighbours(const struct neighbour_counters *c, uint64_t started,
@@ -476,7 +470,7 @@ static void take_graphs(const struct graph_counters *c, uint64_t started, struct
 #define COUNT(name, merged) out->name = counter_get(&c->name);
 #include "graph_counts.def"
 #undef COUNT
-    out->most_owned_nanoseconds = difference(out->most_owned_nanoseconds, started);
+    out->most_owned_nanoseconds = rest_of(out->most_owned_nanoseconds, started);
 }
 
 int figures_report(struct figures_walk walk, uint64_t started, struct report *report)

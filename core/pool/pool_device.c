@@ -121,14 +121,14 @@ __attribute__((noinline)) static CUresult allocate_in_context(struct pool *pool,
 }
 
 /* Inside the cache on entry, outside on return. Hands a clean block out to the program. out: the
- * result of cache_out_with. */
+ * result of cache_out_after_hit. */
 __attribute__((always_inline)) static inline void
 hand_out(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
          CUdeviceptr *address, size_t bytes, uint64_t out)
 {
     *address = cache_hand_out(cache, bin, block, bytes, out);
     cache_leave(cache);
-    if (__builtin_expect(!cache_is_noted(cache, out), 0))
+    if (__builtin_expect(!cache_raises_no_peak(cache, out), 0))
         thread_cache_note_peaks(cache, bin);
 }
 
@@ -141,7 +141,7 @@ static CUresult allocate_what_is_clean(struct pool *pool, struct thread_cache *c
     if (!closed || thread_cache_enter_strongly(cache))
         block = bin->clean ? bin->clean : thread_cache_turn_clean(cache, bin);
     if (block)
-        hand_out(cache, bin, block, address, bytes, cache_out_with(cache, bytes));
+        hand_out(cache, bin, block, address, bytes, cache_out_after_hit(cache, bytes));
     else
         cache_leave(cache);
     return block ? own_beside_captures(pool, *address)
@@ -162,7 +162,7 @@ __attribute__((noinline)) static CUresult allocate_inside(struct pool *pool,
             pending = thread_cache_look(bin);
     }
     if (block) {
-        hand_out(cache, bin, block, address, bytes, cache_out_with(cache, bytes));
+        hand_out(cache, bin, block, address, bytes, cache_out_after_hit(cache, bytes));
         return own_beside_captures(pool, *address);
     }
     cache_leave(cache);
@@ -209,10 +209,10 @@ CUresult pool_allocate(struct pool *pool, CUdeviceptr *address, size_t bytes)
     if (__builtin_expect(cache_enter(cache, heap), 0))
         return allocate_inside(pool, cache, bin, true, address, bytes);
     struct block *block = bin->clean;
-    uint64_t out = cache_out_with(cache, bytes);
+    uint64_t out = cache_out_after_hit(cache, bytes);
     if (__builtin_expect(!block, 0))
         return allocate_turned(pool, cache, bin, address, bytes, out);
-    if (__builtin_expect(!cache_is_noted(cache, out), 0))
+    if (__builtin_expect(!cache_raises_no_peak(cache, out), 0))
         return allocate_and_note(cache, bin, address, bytes, out);
     *address = cache_hand_out(cache, bin, block, bytes, out);
     cache_leave(cache);

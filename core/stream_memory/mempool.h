@@ -51,7 +51,7 @@ struct mempool {
     _Atomic bool follow, opportunistic, internal;
     bool threshold_is_ours;
     bool program_sets_threshold; /* or has set it */
-    bool program_was_overtaken;  /* our call may have overwritten the program's value, which must
+    bool must_restore_programs;  /* our call may have overwritten the program's value, which must
                                     be set again */
     bool threshold_is_known;     /* threshold is the program's own */
     uint64_t threshold;

@@ -175,7 +175,7 @@ static void threshold_was_set(struct pool *pool, struct mempool *mempool, uint64
     mempool->threshold = value;
     mempool->threshold_is_known = true;
     lock_give(&streams_of(pool)->mempool_lock);
-    mempool_put_programs_threshold(pool, mempool);
+    mempool_restore_programs_threshold(pool, mempool);
 }
 
 void mempool_setting(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute)

@@ -56,12 +56,12 @@ static struct mempool *add_record(struct streams *streams, struct device *device
     return added;
 }
 
-static void forget_threshold(struct mempool *mempool)
+static void reset_threshold_state(struct mempool *mempool)
 {
     lock_of_rank_must_be_held(LOCK_MEMPOOLS);
     mempool->threshold_is_ours = false;
     mempool->program_sets_threshold = false;
-    mempool->program_was_overtaken = false;
+    mempool->must_restore_programs = false;
     mempool->threshold_is_known = false;
 }
 
@@ -93,7 +93,7 @@ static bool set_driver_threshold(struct pool *pool, struct mempool *mempool, uin
 }
 
 /* False: the program is setting its own threshold, or has set it. */
-static bool may_be_set(struct streams *streams, const struct mempool *mempool)
+static bool program_has_not_set(struct streams *streams, const struct mempool *mempool)
 {
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     bool may = !mempool->program_sets_threshold;
@@ -103,24 +103,24 @@ static bool may_be_set(struct streams *streams, const struct mempool *mempool)
 
 /* set: this library has set the driver's threshold. Returns true if it has, and the program has
  * set its own meanwhile or is setting it. */
-static bool end_setting(struct streams *streams, struct mempool *mempool, bool set)
+static bool note_threshold_set(struct streams *streams, struct mempool *mempool, bool set)
 {
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     bool overtaken = set && mempool->program_sets_threshold;
     mempool->threshold_is_ours = set && !overtaken;
-    mempool->program_was_overtaken = overtaken;
+    mempool->must_restore_programs = overtaken;
     lock_give(&streams->mempool_lock);
     return overtaken;
 }
 
-void mempool_put_programs_threshold(struct pool *pool, struct mempool *mempool)
+void mempool_restore_programs_threshold(struct pool *pool, struct mempool *mempool)
 {
     struct streams *streams = streams_of(pool);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
-    bool now = mempool->program_was_overtaken && mempool->threshold_is_known;
+    bool now = mempool->must_restore_programs && mempool->threshold_is_known;
     uint64_t value = mempool->threshold;
     if (now)
-        mempool->program_was_overtaken = false;
+        mempool->must_restore_programs = false;
     lock_give(&streams->mempool_lock);
     if (now)
         set_driver_threshold(pool, mempool, value);
@@ -131,13 +131,13 @@ void mempool_put_programs_threshold(struct pool *pool, struct mempool *mempool)
 static void set_threshold(struct pool *pool, struct mempool *mempool, uint64_t bytes)
 {
     cuuint64_t value = 0;
-    if (!pool->driver->cuMemPoolSetAttribute || !may_be_set(streams_of(pool), mempool))
+    if (!pool->driver->cuMemPoolSetAttribute || !program_has_not_set(streams_of(pool), mempool))
         return;
     bool set =
         mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value) &&
         value == 0 && set_driver_threshold(pool, mempool, bytes);
-    if (end_setting(streams_of(pool), mempool, set))
-        mempool_put_programs_threshold(pool, mempool);
+    if (note_threshold_set(streams_of(pool), mempool, set))
+        mempool_restore_programs_threshold(pool, mempool);
 }
 
 static uint64_t threshold_of(struct pool *pool, CUmemoryPool handle)
@@ -187,7 +187,7 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
     } else {
         made->is_default = nature.is_default;
         made->is_managed = nature.is_managed;
-        forget_threshold(made);
+        reset_threshold_state(made);
         open_record(made, handle);
     }
     lock_give(&streams->mempool_lock);

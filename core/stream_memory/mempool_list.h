@@ -71,6 +71,6 @@ void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone);
 
 /* If the program's release threshold and ours were set at the same time, sets the program's again.
  */
-void mempool_put_programs_threshold(struct pool *pool, struct mempool *mempool);
+void mempool_restore_programs_threshold(struct pool *pool, struct mempool *mempool);
 
 #endif

@@ -87,7 +87,7 @@ static void wait_for_context(struct pool *pool, struct context *context)
 {
     CUevent event;
     struct visit visit = {context, context_generation(context), true};
-    uint64_t give_up_at = monotonic_now() + PATIENCE_NANOSECONDS;
+    uint64_t give_up_at = monotonic_now() + CONTEXT_END_WAIT_NANOSECONDS;
     struct order_marks *marks = order_take_context(pool, context);
     if (!marks)
         return;
@@ -177,7 +177,7 @@ void stream_ends_before(struct pool *pool, struct context *context)
         return;
     give_back_in_order(&choice);
     while (stream_pending_has_events(pool, context) &&
-           monotonic_now() - started < PATIENCE_NANOSECONDS)
+           monotonic_now() - started < CONTEXT_END_WAIT_NANOSECONDS)
         patient_nap(started);
 }
 

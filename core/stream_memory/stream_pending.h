@@ -12,7 +12,7 @@
 #include "streams.h"
 
 /* How long the end of a context waits for its pending blocks, at most. */
-#define PATIENCE_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
+#define CONTEXT_END_WAIT_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
 /* ---- by asking ---- */
 

@@ -161,8 +161,8 @@ Test(board, knows_the_last_ends_of_very_many_devices)
         board_slot_end(board->map, board->slot + 1);
     }
     cr_expect_neq(board_ended_at(board, device), 0);
-    cr_expect_eq(board_end_of(board->map, (uint64_t[]){1, 1}), 0);
-    cr_expect_neq(board_end_of(board->map, (uint64_t[]){2, 2}), 0);
+    cr_expect_eq(board_uuid_ended(board->map, (uint64_t[]){1, 1}), 0);
+    cr_expect_neq(board_uuid_ended(board->map, (uint64_t[]){2, 2}), 0);
 }
 
 Test(board, forgets_who_was_killed)
