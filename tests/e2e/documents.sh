@@ -41,7 +41,7 @@ check "the README has the defaults of configs/README.md" "$other_defaults"
 links() { # file: what it links in this repository, without the place in it
     grep -oE '\]\([^)#]+' "$1" | cut -c3- | grep -vE '^[a-z]+:'
 }
-broken=$(for file in README.md docs/*.md configs/README.md tests/RULES.md; do
+broken=$(for file in README.md CONTRIBUTING.md docs/*.md configs/README.md tests/RULES.md; do
     links "$file" | while read -r link; do
         [ -e "$(dirname "$file")/$link" ] || echo "$file: $link"
     done
