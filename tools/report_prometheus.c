@@ -12,86 +12,58 @@
 #include "core/figures/report_json.h"
 #include "formats.h"
 
-enum level { OF_A_BUCKET, OF_A_KIND };
-
-struct metric {
-    const char *name;
-    const char *type;
-    const char *help;
-    enum level level;
-    bool in_seconds; /* the value is in nanoseconds */
-    size_t offset;   /* in struct report_counters */
-    const char *label;
+/* The groups of counters. With a label, a group's counters are samples of one metric. */
+static const struct metric_group {
+    const char *group, *metric, *label, *says;
+} groups[] = {
+#define COUNTS_OF_BUCKETS
+#define COUNT(name, merged, since, says)
+#define MEMBER(group, name, merged, since, says)
+#define GROUP(group, metric, label, says) {#group, metric, label, says},
+#define END(group)
+#include "core/figures/report_counts.def"
 };
+#define GROUPS (sizeof(groups) / sizeof(groups[0]))
 
-/* The argument is a member's name, which cannot be put in parentheses. */
-/* NOLINTBEGIN(bugprone-macro-parentheses) */
-#define AT(field) offsetof(struct report_counters, field)
-/* NOLINTEND(bugprone-macro-parentheses) */
+#define METRIC_BYTES 80
 
-/* Metrics of one name are adjacent. */
-static const struct metric metrics[] = {
-    {"cudapool_requests_total", "counter", "Allocations: hits, misses and failures.", OF_A_BUCKET,
-     false, AT(requests), ""},
-    {"cudapool_hits_total", "counter",
-     "Allocations that the pool answered, by what the block needed.", OF_A_BUCKET, false,
-     AT(hits.clean), ",rung=\"clean\""},
-    {"cudapool_hits_total", NULL, NULL, OF_A_BUCKET, false, AT(hits.queried), ",rung=\"queried\""},
-    {"cudapool_hits_total", NULL, NULL, OF_A_BUCKET, false, AT(hits.barrier), ",rung=\"barrier\""},
-    {"cudapool_hits_total", NULL, NULL, OF_A_BUCKET, false, AT(hits.waited), ",rung=\"waited\""},
-    {"cudapool_misses_total", "counter", "Allocations that the driver met.", OF_A_BUCKET, false,
-     AT(misses), ""},
-    {"cudapool_failures_total", "counter", "Allocations that failed, by reason.", OF_A_BUCKET,
-     false, AT(failures.memory), ",reason=\"memory\""},
-    {"cudapool_failures_total", NULL, NULL, OF_A_BUCKET, false, AT(failures.limit),
-     ",reason=\"limit\""},
-    {"cudapool_failures_total", NULL, NULL, OF_A_BUCKET, false, AT(failures.group),
-     ",reason=\"group\""},
-    {"cudapool_failures_total", NULL, NULL, OF_A_BUCKET, false, AT(failures.other),
-     ",reason=\"other\""},
-    {"cudapool_frees_total", "counter", "Blocks that the program freed.", OF_A_BUCKET, false,
-     AT(frees), ""},
-    {"cudapool_requested_bytes_total", "counter", "Bytes asked for by all requests.", OF_A_BUCKET,
-     false, AT(requested_bytes), ""},
-    {"cudapool_rounded_bytes_total", "counter", "The same, rounded up to the blocks' sizes.",
-     OF_A_BUCKET, false, AT(rounded_bytes), ""},
-    {"cudapool_evictions_total", "counter", "Blocks given back to the driver, by reason.",
-     OF_A_BUCKET, false, AT(evictions.cap), ",reason=\"cap\""},
-    {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.idle),
-     ",reason=\"idle\""},
-    {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.memory),
-     ",reason=\"memory\""},
-    {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.free),
-     ",reason=\"free\""},
-    {"cudapool_evictions_total", NULL, NULL, OF_A_BUCKET, false, AT(evictions.context),
-     ",reason=\"context\""},
-    {"cudapool_driver_calls_total", "counter", "Driver calls made for allocations and giving back.",
-     OF_A_BUCKET, false, AT(driver.calls), ""},
-    {"cudapool_driver_seconds_total", "counter", "Time spent in these calls.", OF_A_BUCKET, true,
-     AT(driver.nanoseconds), ""},
-    {"cudapool_waiting_seconds_total", "counter",
-     "Time that allocations and frees waited for the GPU.", OF_A_BUCKET, true,
-     AT(waits.nanoseconds), ""},
-    {"cudapool_waiting_frees_total", "counter", "Frees that waited for the GPU.", OF_A_BUCKET,
-     false, AT(waits.frees), ""},
-    {"cudapool_saved_at_least_seconds_total", "counter",
-     "Time that the hits would have taken in the driver, at least.", OF_A_BUCKET, true,
-     AT(saved_at_least_nanoseconds), ""},
-    {"cudapool_live_blocks", "gauge", "Blocks in the program's hands at the end.", OF_A_BUCKET,
-     false, AT(live_blocks), ""},
-    {"cudapool_live_bytes", "gauge", "Block bytes in the program's hands at the end.", OF_A_BUCKET,
-     false, AT(live_bytes), ""},
-    {"cudapool_cached_bytes", "gauge", "Free and reusable bytes at the end.", OF_A_BUCKET, false,
-     AT(cached_bytes), ""},
-    {"cudapool_pending_bytes", "gauge", "Free bytes that the GPU may still be using at the end.",
-     OF_A_BUCKET, false, AT(pending_bytes), ""},
-    {"cudapool_peak_live_bytes", "gauge", "The most that the program held at one time.", OF_A_KIND,
-     false, AT(peak.live_bytes), ""},
-    {"cudapool_peak_reserved_bytes", "gauge",
-     "The most that was live, cached and pending at one time.", OF_A_KIND, false,
-     AT(peak.reserved_bytes), ""},
-};
-#define METRICS (sizeof(metrics) / sizeof(metrics[0]))
+static const struct metric_group *group_of(const struct report_count *count)
+{
+    static const struct metric_group none = {"", "", "", ""};
+
+    for (size_t i = 0; i < GROUPS; i++)
+        if (strcmp(groups[i].group, count->group) == 0)
+            return &groups[i];
+    return &none;
+}
+
+static bool is_in_seconds(const struct report_count *count)
+{
+    return strstr(count->name, "nanoseconds") != NULL;
+}
+
+/* A peak is a kind's, since the peaks of its buckets do not add up. */
+static bool is_of_a_kind(const struct report_count *count)
+{
+    return count->merged == MERGE_PEAK;
+}
+
+static bool is_gauge(const struct report_count *count)
+{
+    return count->merged == MERGE_NOW || count->merged == MERGE_PEAK;
+}
+
+static void name_metric(const struct report_count *count, char name[METRIC_BYTES])
+{
+    const struct metric_group *group = group_of(count);
+    const char *unit = strstr(count->name, "nanoseconds");
+    int stem = (int)(unit == NULL ? strlen(count->name) : (size_t)(unit - count->name));
+
+    snprintf(name, METRIC_BYTES, "cudapool_%s%s%.*s%s%s", group->metric,
+             group->metric[0] != '\0' && group->label[0] == '\0' ? "_" : "",
+             group->label[0] == '\0' ? stem : 0, count->name, unit == NULL ? "" : "seconds",
+             is_gauge(count) ? "" : "_total");
+}
 
 static void print_label(FILE *out, const char *name, const char *value)
 {
@@ -119,41 +91,46 @@ static void print_common_labels(FILE *out, const struct summary_device *device,
     }
 }
 
-static void print_value(FILE *out, const struct metric *metric,
+static void print_value(FILE *out, const struct report_count *count,
                         const struct report_counters *counters)
 {
-    uint64_t value = *(const uint64_t *)((const char *)counters + metric->offset);
+    uint64_t value = report_count_value(count, counters);
 
-    if (metric->in_seconds)
+    if (is_in_seconds(count))
         fprintf(out, "} %" PRIu64 ".%09" PRIu64 "\n", value / 1000000000, value % 1000000000);
     else
         fprintf(out, "} %" PRIu64 "\n", value);
 }
 
-static void print_kind(FILE *out, const struct metric *metric, const struct summary_device *device,
-                       const struct summary_process *process, const struct report_kind *kind)
+static void print_kind(FILE *out, const struct report_count *count,
+                       const struct summary_device *device, const struct summary_process *process,
+                       const struct report_kind *kind)
 {
-    size_t lines = metric->level == OF_A_KIND ? 1 : kind->bucket_count;
+    size_t lines = is_of_a_kind(count) ? 1 : kind->bucket_count;
+    const char *label = group_of(count)->label;
+    char name[METRIC_BYTES];
 
+    name_metric(count, name);
     for (size_t i = 0; i < lines; i++) {
-        fprintf(out, "%s{", metric->name);
+        fprintf(out, "%s{", name);
         print_common_labels(out, device, process);
         fputc(',', out);
         print_label(out, "kind", kind->kind);
-        if (metric->level == OF_A_BUCKET)
-            fprintf(out, ",bucket_bytes=\"%" PRIu64 "\"%s", kind->buckets[i].bytes, metric->label);
-        print_value(out, metric,
-                    metric->level == OF_A_KIND ? &kind->totals : &kind->buckets[i].counters);
+        if (!is_of_a_kind(count))
+            fprintf(out, ",bucket_bytes=\"%" PRIu64 "\"", kind->buckets[i].bytes);
+        if (label[0] != '\0')
+            fprintf(out, ",%s=\"%s\"", label, count->name);
+        print_value(out, count, is_of_a_kind(count) ? &kind->totals : &kind->buckets[i].counters);
     }
 }
 
-static void print_metric(FILE *out, const struct metric *metric, const struct summary *summary,
+static void print_metric(FILE *out, const struct report_count *count, const struct summary *summary,
                          const struct summary_process *process)
 {
     for (size_t i = 0; i < summary->device_count; i++) {
         const struct report_device *device = &summary->devices[i].device;
         for (size_t j = 0; j < device->kind_count; j++)
-            print_kind(out, metric, &summary->devices[i], process, &device->kinds[j]);
+            print_kind(out, count, &summary->devices[i], process, &device->kinds[j]);
     }
 }
 
@@ -277,13 +254,25 @@ static void print_all_neighbours(const struct summary *summaries, size_t count, 
         print_limits(out, &summaries[j], process_of(&summaries[j], per_process));
 }
 
+/* Heads the metric with its first counter. */
+static void print_heading_of(FILE *out, const struct report_count *count, bool first_of_group)
+{
+    const struct metric_group *group = group_of(count);
+    char name[METRIC_BYTES];
+
+    name_metric(count, name);
+    if (group->label[0] == '\0' || first_of_group)
+        print_heading(out, name, group->label[0] == '\0' ? count->says : group->says,
+                      is_gauge(count) ? "gauge" : "counter");
+}
+
 void print_prometheus(const struct summary *summaries, size_t count, bool per_process, FILE *out)
 {
-    for (size_t i = 0; i < METRICS; i++) {
-        if (metrics[i].type != NULL)
-            print_heading(out, metrics[i].name, metrics[i].help, metrics[i].type);
+    for (size_t i = 0; i < report_bucket_counts.length; i++) {
+        const struct report_count *counter = &report_bucket_counts.counts[i];
+        print_heading_of(out, counter, i == 0 || strcmp(counter[-1].group, counter->group) != 0);
         for (size_t j = 0; j < count; j++)
-            print_metric(out, &metrics[i], &summaries[j], process_of(&summaries[j], per_process));
+            print_metric(out, counter, &summaries[j], process_of(&summaries[j], per_process));
     }
     print_all_neighbours(summaries, count, per_process, out);
     print_heading(out, "cudapool_device_memory_bytes", "The device's memory.", "gauge");

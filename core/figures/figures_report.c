@@ -107,12 +107,14 @@ static void lower_costs(struct costs *into, const struct costs *costs)
 static void add_counters(struct report_counters *into, const struct report_counters *c)
 {
 #define SUM(counter) into->counter += c->counter;
+#define NOW          SUM
 #define PEAK(counter)
 #define COUNTS_OF_BUCKETS
-#define COUNT(name, merged, since)         merged(name)
-#define MEMBER(group, name, merged, since) merged(group.name)
+#define COUNT(name, merged, since, says)         merged(name)
+#define MEMBER(group, name, merged, since, says) merged(group.name)
 #include "report_counts.def"
 #undef SUM
+#undef NOW
 #undef PEAK
 }
 
@@ -278,7 +280,7 @@ struct device_records {
 static void take_segments(const struct segments_counters *from, struct report_segments *into)
 {
 #define COUNTS_OF_SEGMENTS
-#define COUNT(name, merged, since) into->name += counter_get(&from->name);
+#define COUNT(name, merged, since, says) into->name += counter_get(&from->name);
 #include "report_counts.def"
 }
 

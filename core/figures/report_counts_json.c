@@ -49,7 +49,8 @@ static const struct report_count device_counts[] = {
 };
 
 static const struct report_count graph_counts[] = {
-#define COUNT(name, merged) {"", #name, offsetof(struct report_graphs, name), MERGE_NONE, false},
+#define COUNT(name, merged)                                                                        \
+    {"", #name, offsetof(struct report_graphs, name), MERGE_NONE, false, ""},
 #include "graph_counts.def"
 #undef COUNT
 };

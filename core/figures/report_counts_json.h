@@ -16,7 +16,7 @@
 #include "report_object_json.h"
 
 /* How the counters of several processes become one; see report_counts.def. */
-enum report_merge { MERGE_NONE, MERGE_SUM, MERGE_PEAK, MERGE_LARGEST };
+enum report_merge { MERGE_NONE, MERGE_SUM, MERGE_NOW, MERGE_PEAK, MERGE_LARGEST };
 
 /* A counter, and its place in a struct. */
 struct report_count {
@@ -24,7 +24,8 @@ struct report_count {
     const char *name;
     size_t offset;
     enum report_merge merged;
-    bool later; /* older reports lack it; it is then 0 */
+    bool later;       /* older reports lack it; it is then 0 */
+    const char *says; /* a sentence for users */
 };
 
 /* All counters of a struct. */
