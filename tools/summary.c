@@ -465,18 +465,19 @@ size_t summary_host_count(const struct summary *summary)
 double summary_wall_seconds(const struct summary *summary)
 {
     uint64_t first = UINT64_MAX;
-    double longest = 0, last = 0;
+    double last = 0;
 
     for (size_t i = 0; i < summary->process_count; i++)
-        if (summary->processes[i].started_nanoseconds < first)
+        if (summary->processes[i].started_nanoseconds != 0 &&
+            summary->processes[i].started_nanoseconds < first)
             first = summary->processes[i].started_nanoseconds;
     for (size_t i = 0; i < summary->process_count; i++) {
         const struct summary_process *process = &summary->processes[i];
-        double end = (double)(process->started_nanoseconds - first) / 1e9 + process->wall_seconds;
+        uint64_t started = process->started_nanoseconds;
+        double end = (started != 0 ? (double)(started - first) / 1e9 : 0) + process->wall_seconds;
         last = end > last ? end : last;
-        longest = process->wall_seconds > longest ? process->wall_seconds : longest;
     }
-    return first == 0 ? longest : last;
+    return last;
 }
 
 struct report_counters summary_totals(const struct summary *summary)

@@ -132,6 +132,7 @@ int report_add_object_of_counts(json_t *parent, const char *key, const struct re
 
 /* More than a struct has counters, and an object other keys. */
 #define KEYS_MOST 64
+_Static_assert(sizeof(bucket_counts) / sizeof(bucket_counts[0]) < KEYS_MOST / 2, "there is room");
 
 int report_refuse_unknown_counts(const struct object *object, const struct report_counts *counts,
                                  const char *group, const char *const *also)

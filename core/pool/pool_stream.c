@@ -219,9 +219,9 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     }
     struct stream_ref ref = stream_find_beside_captures(pool, handle, false);
     if (!ref.stream) {
-        /* The stream may be known all the same. Perhaps the thread has no context, the driver has
-         * no stream numbers, or a capture has the stream. What is pending on the stream waits for
-         * the end of its context, or for a synchronise. */
+        /* The stream may be known all the same. Perhaps the thread has no context, or a capture has
+         * the stream. What is pending on the stream waits for the end of its context, or for a
+         * synchronise. */
         streams_end_handle(pool, handle);
         return;
     }

@@ -6,9 +6,9 @@
  * each context, and CU_STREAM_PER_THREAD means another one in each thread and context. The driver
  * may give the handle of a destroyed stream to a new one. The driver's own number of a stream
  * (cuStreamGetId, called in the calling thread) is never reused, so the pool identifies streams by
- * it. Where the driver has no such numbers, the pool serves no streams. Each thread caches the
- * numbers of created streams by their handles. A cached number that belongs to no stream any more
- * is asked for again.
+ * it. Where the driver has no such numbers, the pool serves no stream-ordered memory. Each thread
+ * caches the numbers of created streams by their handles. A cached number that belongs to no stream
+ * any more is asked for again.
  *
  * A struct stream is made when a stream first uses stream-ordered memory, or first waits for a
  * stream that did. When the stream is destroyed, the record belongs to no stream (its id is 0).

@@ -118,8 +118,7 @@ struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool ma
     if (!current)
         return none;
     handle = stream_spelled_out(handle);
-    if (!pool->driver->cuStreamGetId || pool->driver->cuStreamGetId(handle, &id) != CUDA_SUCCESS ||
-        id == 0)
+    if (pool->driver->cuStreamGetId(handle, &id) != CUDA_SUCCESS || id == 0)
         return none;
     return find_by_number(pool, id, handle, current, make);
 }

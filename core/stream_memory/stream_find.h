@@ -66,7 +66,6 @@ static inline CUstream stream_spelled_out(CUstream handle)
 static inline struct stream_ref stream_ask(struct pool *pool, CUstream handle)
 {
     unsigned long long id = 0;
-    /* A thread remembers no stream of a driver that has no numbers. */
     if (recent_streams.pool == pool &&
         pool->driver->cuStreamGetId(stream_spelled_out(handle), &id) == CUDA_SUCCESS) {
         const struct recent_stream *found =
@@ -92,8 +91,7 @@ static inline struct stream_ref stream_recall(const struct pool *pool, CUstream 
 }
 
 /* The stream that the handle means in this thread. make: makes the stream known if it was not. None
- * if the driver knows no such stream, or has no numbers of streams (before CUDA 12), or the pool
- * cannot serve it. No lock held. */
+ * if the driver knows no such stream, or the pool cannot serve it. No lock held. */
 static inline struct stream_ref stream_find(struct pool *pool, CUstream handle, bool make)
 {
     struct stream_ref ref = stream_ask(pool, handle);

@@ -32,7 +32,7 @@ static bool can_be_served(const struct driver *driver)
 {
     return driver->cuMemAllocFromPoolAsync && driver->cuMemFreeAsync && driver->cuEventRecord &&
            driver->cuStreamWaitEvent && driver->cuDeviceGetMemPool &&
-           driver->cuDeviceGetDefaultMemPool;
+           driver->cuDeviceGetDefaultMemPool && driver->cuStreamGetId;
 }
 
 static bool starts(struct pool *pool)

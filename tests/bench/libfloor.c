@@ -68,6 +68,8 @@ static bool has_arena(void)
             arena.told = table;
             arena.granules = granules;
             arena.used = 1;
+        } else {
+            fprintf(stderr, "floor: no %zu bytes: the driver answers everything\n", bytes);
         }
     }
     return arena.granules > 0;
@@ -78,9 +80,10 @@ static uint64_t take(uint64_t granules)
 {
     unsigned class = class_of(&granules);
     uint64_t at = arena.first[class];
-    if (at != 0 && arena.used >= arena.cold) {
+    bool room = granules <= arena.granules - arena.used;
+    if (at != 0 && (arena.used >= arena.cold || !room)) {
         arena.first[class] = arena.told[at];
-    } else if (granules <= arena.granules - arena.used) {
+    } else if (room) {
         at = arena.used;
         arena.used += granules;
     }

@@ -5,8 +5,8 @@
  *   LD_PRELOAD=libtimes.so[:libcudapool_preload.so] TIMES_REPORT=FILE PROGRAM
  *
  * A program may call bench_times_mark(), which it looks up: only what comes after it counts. FILE
- * gets one line of JSON as the process ends: of each function the calls and their nanoseconds, and
- * how many calls took 10 us and more, and theirs.
+ * gets one line of JSON as a process ends that has called one: of each function the calls and their
+ * nanoseconds, and how many calls took 10 us and more, and theirs.
  */
 #include <stdatomic.h>
 #include <stdint.h>
@@ -77,7 +77,8 @@ void bench_times_mark(void)
 __attribute__((destructor)) static void the_process_ends(void)
 {
     const char *path = getenv("TIMES_REPORT"), *before = "{";
-    FILE *file = path != NULL ? fopen(path, "w") : NULL;
+    bool any = times[REPLACED_cuMemAlloc_v2].calls + times[REPLACED_cuMemFree_v2].calls > 0;
+    FILE *file = path != NULL && any ? fopen(path, "w") : NULL;
     if (file == NULL)
         return;
     for (int i = REPLACED_cuMemAlloc_v2; i <= REPLACED_cuMemFree_v2; i++, before = ", ")

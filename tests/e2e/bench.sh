@@ -67,6 +67,8 @@ expect "without room for the floor, on the driver" \
 
 expect "cold memory comes first" on_floor SIMCUDA_MEMORY=2GiB $asks_once FLOOR_COLD=$((16 << 20)) -- \
     "$BUILD/tests/gpu/overlap" threads=1 rounds=40 us=20
+expect "and where there is no more, what was freed" on_floor SIMCUDA_MEMORY=2GiB $asks_once FLOOR_COLD=$((2 << 30)) -- \
+    "$BUILD/tests/gpu/overlap" threads=1 rounds=1200 us=1
 
 # --- the time in calls ----------------------------------------------------------------------------
 
