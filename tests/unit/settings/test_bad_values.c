@@ -255,8 +255,8 @@ Test(bad_values, every_value_of_a_report)
 /* Keys without which a report is read as older builds wrote it. */
 static bool may_be_left_out(const char *key, const char *group)
 {
-    static const char *const keys[] = {"captured", "failures", "live_blocks", "waits",
-                                       "peak_bytes"};
+    static const char *const keys[] = {"captured", "failures",   "live_blocks",
+                                       "waits",    "peak_bytes", "stalled_waits"};
     /* Those are whole where they are there. */
     static const char *const objects[] = {"neighbours", "limits", "housekeeper"};
     for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++)
