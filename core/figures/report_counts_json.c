@@ -14,35 +14,30 @@
 #define SINCE_LATER true
 
 static const struct report_count bucket_counts[] = {
-#define OF report_counters
 #define COUNTS_OF_BUCKETS
 #define COUNTS_AS_ENTRIES
 #include "report_counts.def"
 };
 
 static const struct report_count sample_counts[] = {
-#define OF report_sample
 #define COUNTS_OF_SAMPLES
 #define COUNTS_AS_ENTRIES
 #include "report_counts.def"
 };
 
 static const struct report_count neighbour_counts[] = {
-#define OF report_neighbours
 #define COUNTS_OF_NEIGHBOURS
 #define COUNTS_AS_ENTRIES
 #include "report_counts.def"
 };
 
 static const struct report_count segment_counts[] = {
-#define OF report_segments
 #define COUNTS_OF_SEGMENTS
 #define COUNTS_AS_ENTRIES
 #include "report_counts.def"
 };
 
 static const struct report_count device_counts[] = {
-#define OF report_device
 #define COUNTS_OF_DEVICES
 #define COUNTS_AS_ENTRIES
 #include "report_counts.def"

@@ -92,10 +92,9 @@ struct bin_counters {
 
 /* Segments, which blocks are cut out of with the policy split (core/segments). */
 struct segments_counters {
-    counter count, bytes;    /* of segments that exist now */
-    counter spare_bytes;     /* of these bytes, in no block */
-    counter cuts;            /* blocks ever cut out of segments */
-    counter refused_exports; /* exports of cut blocks that were refused */
+#define COUNTS_OF_SEGMENTS
+#define COUNT(name, merged, since, says) counter name;
+#include "report_counts.def"
 };
 
 struct heap_counters {
