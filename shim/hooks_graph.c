@@ -239,28 +239,6 @@ static bool starts_early(const CUlaunchConfig *config)
     return false;
 }
 
-/* Notes a launch that records an event, when its blocks have begun or signal it. What the event
- * stood for before no longer holds, and the pool does not follow what it stands for now. */
-static void note_event(const CUlaunchAttribute *attribute)
-{
-    struct pool *pool = NULL;
-    if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
-        attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
-        pool = pool_that_runs();
-    if (!pool || !pool_follows_streams(pool))
-        return;
-    if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
-        pool_event_lost(pool, attribute->value.programmaticEvent.event);
-    else
-        pool_event_lost(pool, attribute->value.launchCompletionEvent.event);
-}
-
-static void note_events(const CUlaunchConfig *config)
-{
-    for (unsigned int i = 0; config->attrs && i < config->numAttrs; i++)
-        note_event(&config->attrs[i]);
-}
-
 /* Called before the launch, so that every later free on the stream takes the early launch into
  * account. */
 static void note_early_launch(const CUlaunchConfig *config, CUstream stream)
@@ -275,7 +253,6 @@ HOOK(cuLaunchKernelEx,
 {
     if (config) {
         note_launch(config->hStream);
-        note_events(config);
         note_early_launch(config, config->hStream);
     }
     const struct real_driver *real = real_driver();
@@ -287,7 +264,6 @@ HOOK(cuLaunchKernelEx_ptsz,
 {
     if (config) {
         note_launch(per_thread(config->hStream));
-        note_events(config);
         note_early_launch(config, per_thread(config->hStream));
     }
     const struct real_driver *real = real_driver();

@@ -59,7 +59,8 @@ struct plan {
                                   after them */
     report_writer *write_json;
     struct thread_functions threads;
-    char why_not[MESSAGE_BYTES]; /* a message for stderr; may be empty */
+    char why_not[MESSAGE_BYTES]; /* a message for stderr, or empty: why the pool stays off, or
+                                    which of the settings are retired */
 };
 
 enum outcome { UNDECIDED, STARTED, OFF };
@@ -334,6 +335,8 @@ static struct pool *create_pool(const struct driver *driver, struct plan *plan)
         snprintf(plan->why_not, MESSAGE_BYTES, "the pool cannot start: %s", strerror(errno));
         return NULL;
     }
+    if (plan->why_not[0] != '\0')
+        say(plan->why_not);
     pool_read_limits(run.pool, say);
     run.collected = plan->figures_for_somebody;
     pool_show_figures(run.pool, run.collected ? NULL : say);

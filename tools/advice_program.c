@@ -108,8 +108,6 @@ bool sizes_do_not_come_back(const struct case_at_hand *at_hand, struct advice *a
  * are on. */
 static const char *closed_way(const struct reuse_settings *reuse)
 {
-    if (!reuse->follow_event_dependencies)
-        return "reuse.follow_event_dependencies";
     if (!reuse->opportunistic)
         return "reuse.opportunistic";
     return reuse->internal_dependencies ? NULL : "reuse.internal_dependencies";

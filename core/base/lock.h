@@ -46,8 +46,6 @@
     LOCK(STREAM, "a stream's lock")                                                                \
     /* Guards the bins of some threads' free pinned memory. A short lock. (struct host_shard) */   \
     LOCK(HOST_SHARD, "a host shard's lock")                                                        \
-    /* Guards what the pool knows of a part of the program's events. (struct event_shard) */       \
-    LOCK(EVENTS, "an events' lock")                                                                \
     /* Guards the list of memory pools, and their settings. (struct streams) */                    \
     LOCK(MEMPOOLS, "the mempool lock")                                                             \
     /* Guards the unused records of stream-ordered blocks. (struct stream_block_records) */        \
@@ -76,7 +74,7 @@ enum lock_rank {
 };
 
 /* The first leaf. A thread that holds a lock of this rank or a higher one takes no other lock. */
-#define LOCK_FIRST_LEAF LOCK_EVENTS
+#define LOCK_FIRST_LEAF LOCK_MEMPOOLS
 
 /* The last rank that may be held across a driver call. Threads wait for locks of a higher rank for
  * a moment only, and what the driver waits for may need such locks. */

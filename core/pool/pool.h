@@ -21,7 +21,7 @@
 #include "core/figures/report.h"
 #include "core/reclaim/reclaim.h"
 #include "core/settings/config.h"
-#include "core/stream_memory/stream_clock.h"
+#include "core/stream_memory/stream_order.h"
 
 struct pool;
 
@@ -236,7 +236,7 @@ struct pool_request {
 void pool_note_driver_allocation(struct pool *pool, const struct pool_request *request,
                                  CUresult result);
 
-/* Whether stream-ordered memory is in use. If not, callers need not report streams and events. */
+/* Whether stream-ordered memory is in use. If not, callers need not report waits. */
 bool pool_follows_streams(struct pool *pool);
 
 /* Called before the driver destroys a stream, because afterwards another stream may have the
@@ -244,34 +244,11 @@ bool pool_follows_streams(struct pool *pool);
 void pool_stream_ending(struct pool *pool, CUstream stream);
 
 /* Called around a synchronise with a stream, or a query of one. */
-void pool_stream_wait_begin(struct pool *pool, CUstream stream, struct order_mark *mark);
-void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result);
+struct order_mark pool_stream_wait_begin(struct pool *pool, CUstream stream);
+void pool_stream_wait_end(struct pool *pool, struct order_mark mark, CUresult result);
 
-/* Called around a synchronise with an event or a query of one, and (queued) around
- * cuStreamWaitEvent. */
-void pool_event_wait_begin(struct pool *pool, CUevent event, struct event_look *look);
-void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_look *look,
-                         CUresult result);
-void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event_look *look,
-                            CUstream stream, CUresult result);
-
-/* Called around the driver's record of an event. stream is where the event is recorded, or NULL
- * where the pool cannot follow the record. */
-struct recording {
-    uint64_t version;
-    struct order_mark mark;
-};
-void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
-                       struct recording *recording);
-void pool_record_end(struct pool *pool, CUevent event, const struct recording *recording,
-                     CUresult result);
-void pool_event_destroyed(struct pool *pool, CUevent event);
-
-/* Called before something that the pool cannot follow records the event. */
-void pool_event_lost(struct pool *pool, CUevent event);
-
-/* From now on graphs or other processes record events. */
-void pool_events_are_lost(struct pool *pool);
+/* Called after a synchronise with an event, or a query of one. */
+void pool_event_wait_ended(struct pool *pool, CUresult result);
 
 /* A launch with programmatic stream serialization was made on the stream. */
 void pool_early_launch(struct pool *pool, CUstream stream);

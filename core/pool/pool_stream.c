@@ -25,7 +25,6 @@
 #include "core/stream_memory/own_event_query.h"
 #include "core/stream_memory/own_event_record.h"
 #include "core/stream_memory/own_events.h"
-#include "core/stream_memory/program_events.h"
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_free.h"
 #include "core/stream_memory/stream_heap.h"
@@ -239,89 +238,38 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     stream_end(pool, ref);
 }
 
-void pool_stream_wait_begin(struct pool *pool, CUstream handle, struct order_mark *mark)
+struct order_mark pool_stream_wait_begin(struct pool *pool, CUstream handle)
 {
-    order_take_mark_of_wait(pool, handle, mark);
+    struct order_mark mark = order_take_mark(pool, handle);
     if (program_captures(&pool->captures))
-        mark->stream = NULL;
+        mark.stream = NULL;
+    return mark;
 }
 
 /* An error that the program's own wait has found stays in the context. The pool steps aside there,
  * as it does after an error of its own calls. */
-static void note_error(struct pool *pool, struct context *context, CUresult result)
+static void note_error(struct context *context, CUresult result)
 {
-    bool green;
-    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
-        return;
-    if (!context)
-        context = context_current(pool, &green);
-    if (context)
+    if (context && result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
         epoch_note_error(context, result);
 }
 
-void pool_stream_wait_end(struct pool *pool, const struct order_mark *mark, CUresult result)
+void pool_stream_wait_end(struct pool *pool, struct order_mark mark, CUresult result)
 {
+    bool green;
     /* Nothing is learned where captures are under way: one that began during the wait may have the
      * stream. */
-    if (result == CUDA_SUCCESS && !program_captures(&pool->captures))
-        order_mark_is_over(pool, mark);
-    else
-        note_error(pool, mark->context, result);
+    if (result == CUDA_SUCCESS && mark.stream && !program_captures(&pool->captures))
+        order_mark_is_over(mark);
+    else if (result != CUDA_SUCCESS)
+        note_error(mark.context ? mark.context : context_current(pool, &green), result);
 }
 
-void pool_event_wait_begin(struct pool *pool, CUevent event, struct event_look *look)
+void pool_event_wait_ended(struct pool *pool, CUresult result)
 {
-    program_event_look(pool, event, look);
-}
-
-void pool_event_wait_end(struct pool *pool, CUevent event, const struct event_look *look,
-                         CUresult result)
-{
-    if (result == CUDA_SUCCESS && look->version)
-        program_event_is_over(pool, event, look);
-    else
-        note_error(pool, look->context, result);
-}
-
-/* While captures are under way, the wait may be part of one, so it is not noted. */
-void pool_event_wait_queued(struct pool *pool, CUevent event, const struct event_look *look,
-                            CUstream handle, CUresult result)
-{
-    if (result == CUDA_SUCCESS && look->version && !program_captures(&pool->captures))
-        program_event_waited(pool, event, look, handle);
-}
-
-void pool_record_begin(struct pool *pool, CUevent event, const CUstream *stream,
-                       struct recording *recording)
-{
-    recording->mark.stream = NULL;
-    recording->version = program_event_begin(pool, event);
-    if (stream && !program_captures(&pool->captures))
-        order_take_mark(pool, *stream, &recording->mark);
-}
-
-/* While captures are under way, the record may be part of one that began during the call. */
-void pool_record_end(struct pool *pool, CUevent event, const struct recording *recording,
-                     CUresult result)
-{
-    bool good = result == CUDA_SUCCESS && !program_captures(&pool->captures);
-    program_event_recorded(pool, event, recording->version, good ? &recording->mark : NULL);
-}
-
-void pool_event_destroyed(struct pool *pool, CUevent event)
-{
-    program_event_destroyed(pool, event);
-}
-
-void pool_event_lost(struct pool *pool, CUevent event)
-{
-    program_event_lost(pool, event);
-}
-
-void pool_events_are_lost(struct pool *pool)
-{
-    if (streams_of(pool))
-        program_events_lose(pool);
+    bool green;
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+        note_error(context_current(pool, &green), result);
 }
 
 /* A program that launches this way, and uses no stream-ordered memory, only pays for a look at a

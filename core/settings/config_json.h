@@ -17,7 +17,8 @@
 
 /* Fills *settings with the defaults and what the file says. 0, or -1 with *settings untouched and
  * one line in error, cut off after error_bytes. The line says the file, the place in it, what was
- * found and what is allowed. */
+ * found and what is allowed. Where the answer is 0, error is untouched, or names a setting that has
+ * no effect any more. */
 int config_read_file(const char *path, struct settings *settings, char *error, size_t error_bytes);
 
 /* Reads a value of CUDAPOOL_CONFIG, as config_read_file reads a file. The value is the name of

@@ -71,6 +71,8 @@ static int read_object(const struct document *document, const char *place, const
             status = setting_from_json(document, key_place, setting, value, settings);
         else if (status == 1 && plain && is_group(key_path))
             status = read_object(document, key_place, key_path, value, settings);
+        else if (status == 1 && plain && setting_is_retired(key_path))
+            status = note_retired_setting(document, key_place);
         else if (status == 1)
             status = refuse_unknown_setting(document, key_place, path, key);
         failed |= status;
@@ -245,6 +247,8 @@ int settings_assign(const struct document *document, const char *path, const jso
 {
     const struct setting *setting = setting_at(path);
 
+    if (setting_is_retired(path))
+        return note_retired_setting(document, path);
     if (setting == NULL)
         return refuse_path(document, path);
     return setting_from_json(document, path, setting, value, settings);

@@ -1,5 +1,5 @@
 /*
- * The error of an unknown key, with the nearest known key (unknown_setting_json.h).
+ * Unknown keys, with the nearest known key, and retired settings (unknown_setting_json.h).
  *
  * Part of libcudapool_config.so and the command.
  */
@@ -94,4 +94,22 @@ int refuse_unknown_setting(const struct document *document, const char *place, c
                          "unknown key; the nearest known one is %s; allowed here "
                          "are %s",
                          nearest, known);
+}
+
+static const char *const retired_settings[] = {
+    "stream_ordered.reuse.follow_event_dependencies",
+};
+
+bool setting_is_retired(const char *path)
+{
+    for (size_t i = 0; i < sizeof(retired_settings) / sizeof(retired_settings[0]); i++)
+        if (strcmp(retired_settings[i], path) == 0)
+            return true;
+    return false;
+}
+
+int note_retired_setting(const struct document *document, const char *place)
+{
+    document_fail(document, place, "has no effect any more; the next version refuses it");
+    return 0;
 }

@@ -39,7 +39,7 @@ struct mempool {
     struct device *device;        /* NULL: the pool serves no blocks */
     bool is_default;
     _Atomic bool closed;      /* the release store of false pairs with the acquire load in
-                                 mempool_is_open. Other accesses are relaxed, like those of follow,
+                                 mempool_is_open. Other accesses are relaxed, like those of
                                  opportunistic and internal: they choose between safe ways */
     bool is_gone;             /* the driver has destroyed the pool */
     bool is_managed;          /* without a device: of managed memory, otherwise of host memory */
@@ -48,7 +48,7 @@ struct mempool {
                                  consistently, like the handle that is loaded next. Either whoever
                                  takes the record for another pool sees the user, or the user sees
                                  that the record is another pool's */
-    _Atomic bool follow, opportunistic, internal;
+    _Atomic bool opportunistic, internal;
     bool threshold_is_ours;
     bool program_sets_threshold; /* or has set it */
     bool must_restore_programs;  /* our call may have overwritten the program's value, which must

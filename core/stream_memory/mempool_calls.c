@@ -197,7 +197,6 @@ void mempool_set(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
     if (!mempool)
         return;
     _Atomic bool *flags[] = {
-        [CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES] = &mempool->follow,
         [CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC] = &mempool->opportunistic,
         [CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES] = &mempool->internal,
     };

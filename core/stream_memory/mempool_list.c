@@ -153,7 +153,6 @@ static uint64_t threshold_of(struct pool *pool, CUmemoryPool handle)
 static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool handle)
 {
     mempool->kept = threshold_of(pool, handle);
-    mempool->follow = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES);
     mempool->opportunistic = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
     mempool->internal = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
     mempool_begin(pool, mempool);

@@ -33,7 +33,6 @@
 #include "core/driver/cuda_abi.h"
 #include "core/figures/stats.h"
 #include "stream_block.h"
-#include "stream_clock.h"
 
 struct context;
 struct device;
@@ -99,8 +98,6 @@ struct stream {
                          the stream */
     uint64_t covered; /* each free with a stamp up to here has an own event ordered after it,
                          which can be queried. Written by stream_shelf.c */
-    struct order_clock known; /* stamps of other streams that its later work is ordered after:
-                                 see stream_learn */
     struct own_event *oldest, *newest; /* outstanding events, by ascending stamp */
     struct own_event *spare;
     struct own_event *discarded; /* to be destroyed without the lock: nobody will use them again */
@@ -199,15 +196,6 @@ static inline bool stream_is_unclean(const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     return stream->pending.first || stream_has_unclean_spare(stream);
-}
-
-/* The caller holds the stream's lock. What is submitted to the stream from now on is ordered after
- * this stamp of the stream at index in the list. */
-static inline void stream_learn(struct stream *stream, unsigned index, uint64_t stamp)
-{
-    lock_must_be_held(&stream->lock);
-    if (stream->known.after[index] < stamp)
-        stream->known.after[index] = stamp;
 }
 
 /* stream_block_is_detached: a block has left the stream's shelves; the caller holds the lock.

@@ -6,21 +6,19 @@
  *      enough. Only where others order the stream must an operation follow the free
  *      (stream_order.h).
  *   2. A block of another stream of the context whose last use is known to have completed.
- *   3. A block whose last use the program itself has ordered before the stream's later work, by an
- *      event.
- *   4. A block whose last use turns out to have completed when the pool asks the driver about it.
- *   5. Memory from the driver.
- *   6. If the driver is out of memory, a block with an event that was recorded in its free. The
+ *   3. A block whose last use turns out to have completed when the pool asks the driver about it.
+ *   4. Memory from the driver.
+ *   5. If the driver is out of memory, a block with an event that was recorded in its free. The
  *      stream is made to wait for that event. As in the driver's own pool this comes late, because
  *      another stream's work then holds up this stream.
- *   7. Memory from the driver again, after cached memory has been released
+ *   6. Memory from the driver again, after cached memory has been released
  *      (core/reclaim/reclaim.h).
- * Step 1 is in stream_shelf.h, steps 2 to 4 and 6 are in stream_search.c, the others in
+ * Step 1 is in stream_shelf.h, steps 2, 3 and 5 are in stream_search.c, the others in
  * stream_miss.c. If another stream has taken a block of this stream, the stream's next request goes
- * to step 5 at once while the reserve has room. Otherwise streams that have one block too few
+ * to step 4 at once while the reserve has room. Otherwise streams that have one block too few
  * between them would take each other's blocks for ever. Settings and the pool's attributes can
- * switch off steps 3, 4 and 6; stream_order.h explains why each is correct. Steps 3 and 6 are not
- * for streams that others order, because those others would not wait as well.
+ * switch off steps 3 and 5; stream_order.h explains why each is correct. Step 5 is not for streams
+ * that others order, because those others would not wait as well.
  *
  * Events cost more than everything else here. A free records one in these cases:
  *   - Other streams have lately looked for a block with an event and found none.
@@ -49,7 +47,7 @@
  * frees it.
  *
  * With the policy split, blocks are cut out of larger blocks of the same stream (stream_parts.h).
- * Step 1 cuts one where no block of the wanted size is free. Steps 2 to 6 then look for, or ask
+ * Step 1 cuts one where no block of the wanted size is free. Steps 2 to 5 then look for, or ask
  * for, a block that the wanted one is cut from (stream_cut.h).
  *
  * A shelf holds the free blocks of one stream and one memory pool. It also counts their live

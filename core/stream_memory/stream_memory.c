@@ -18,7 +18,6 @@
 #include "mempool_calls.h"
 #include "mempool_unserved.h"
 #include "own_event_record.h"
-#include "program_events.h"
 #include "stream_ends.h"
 #include "stream_merge.h"
 #include "stream_pending.h"
@@ -40,7 +39,7 @@ static bool starts(struct pool *pool)
     if (!pool->settings.stream_ordered.enabled || !can_be_served(pool->driver))
         return true;
     struct streams *streams = streams_make();
-    if (!streams || !program_events_init(streams)) {
+    if (!streams) {
         free(streams);
         return false;
     }
@@ -87,7 +86,6 @@ static void ended(struct pool *pool, struct context *context)
         return;
     stream_ends_forget(pool, context);
     streams_context_died(pool, context);
-    program_events_context_died(pool, context);
 }
 
 static void capture_is_coming(struct pool *pool, CUstream stream)

@@ -251,7 +251,7 @@ static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucke
 static uint64_t stamp_of_adopted(const struct search *search, struct stream *stream, enum hit hit)
 {
     lock_must_be_held(&stream->lock);
-    if (hit != HIT_WAITED && hit != HIT_BARRIER)
+    if (hit != HIT_BARRIER)
         return 0;
     return search->whole ? shelf_next_stamp(stream) : STAMP_OF_ANOTHER;
 }

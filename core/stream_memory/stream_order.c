@@ -1,28 +1,12 @@
 #include "stream_order.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/contexts/pool_state.h"
 #include "own_events.h"
 #include "stream_find.h"
 
 /* ---- a stream ---- */
-
-/* Makes the clock of work that comes after everything on the stream so far. */
-static void copy_clock(const struct streams *streams, struct stream *stream,
-                       struct order_mark *mark)
-{
-    lock_must_be_held(&stream->lock);
-    unsigned count = stream_count(streams);
-    mark->stream = stream;
-    mark->context = stream->context;
-    mark->stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
-    mark->count = count < STREAMS_ORDERED ? count : STREAMS_ORDERED;
-    memcpy(mark->clock.after, stream->known.after, mark->count * sizeof mark->clock.after[0]);
-    if (stream->index < mark->count)
-        mark->clock.after[stream->index] = mark->stamp;
-}
 
 /* The stamp up to which a successful wait for the stream tells that work has completed. */
 static uint64_t told_by_wait(const struct stream *stream)
@@ -32,50 +16,17 @@ static uint64_t told_by_wait(const struct stream *stream)
     return all ? atomic_load_explicit(&stream->stamp, memory_order_relaxed) : stream->marked;
 }
 
-/* Only the stream's own stamp is lowered. What the stream waits for through events of other
- * streams, a wait covers without an operation of the pool's. */
-static void lower_to_what_a_wait_tells(struct order_mark *mark)
-{
-    lock_must_be_held(&mark->stream->lock);
-    uint64_t told = told_by_wait(mark->stream);
-    if (mark->stamp <= told)
-        return;
-    mark->stamp = told;
-    if (mark->stream->index < mark->count)
-        mark->clock.after[mark->stream->index] = told;
-}
-
-static void take_mark(struct pool *pool, CUstream handle, struct order_mark *mark, bool of_wait)
+struct order_mark order_take_mark(struct pool *pool, CUstream handle)
 {
     struct stream_ref ref = stream_find_beside_captures(pool, handle, false);
-    mark->stream = NULL;
-    mark->context = NULL;
+    struct order_mark mark = {NULL, NULL, 0};
     if (!ref.stream)
-        return;
+        return mark;
     lock_take(&ref.stream->lock, LOCK_STREAM);
-    if (stream_is(ref)) {
-        copy_clock(streams_of(pool), ref.stream, mark);
-        if (of_wait)
-            lower_to_what_a_wait_tells(mark);
-    }
+    if (stream_is(ref))
+        mark = (struct order_mark){ref.stream, ref.stream->context, told_by_wait(ref.stream)};
     lock_give(&ref.stream->lock);
-}
-
-void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark)
-{
-    take_mark(pool, handle, mark, false);
-}
-
-void order_take_mark_of_wait(struct pool *pool, CUstream handle, struct order_mark *mark)
-{
-    take_mark(pool, handle, mark, true);
-}
-
-void order_clock_is_over(struct streams *streams, const struct order_clock *clock, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (clock->after[i])
-            own_events_complete(stream_at(streams, i), clock->after[i]);
+    return mark;
 }
 
 static void settle(struct stream *stream)
@@ -85,13 +36,10 @@ static void settle(struct stream *stream)
     lock_give(&stream->lock);
 }
 
-void order_mark_is_over(struct pool *pool, const struct order_mark *mark)
+void order_mark_is_over(struct order_mark mark)
 {
-    if (!mark->stream)
-        return;
-    own_events_complete(mark->stream, mark->stamp);
-    order_clock_is_over(streams_of(pool), &mark->clock, mark->count);
-    settle(mark->stream);
+    own_events_complete(mark.stream, mark.stamp);
+    settle(mark.stream);
 }
 
 /* ---- a whole context ---- */

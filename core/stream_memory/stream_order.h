@@ -4,12 +4,9 @@
  * Every free on a stream takes the stream's next stamp, under the stream's lock. So the work that
  * used the block was submitted before the stamp was taken. The pool may give the block to work of
  * another stream when one of these is known of its stamp:
- *   - The stamp has completed (stream.done). The program has waited for the stream, for an event
- *     recorded on it later, or for the whole context; or a query told the program that it need not
- *     wait. Or an event of the pool's own has completed that was recorded in a free with this stamp
- *     or a later one.
- *   - The other stream comes after the stamp, because the program made it wait for an event
- *     recorded later (stream.known: a vector clock; Mattern 1988, Fidge 1988).
+ *   - The stamp has completed (stream.done). The program has waited for the stream or for the whole
+ *     context, or a query told it that it need not wait. Or an event of the pool's own has
+ * completed that was recorded in a free with this stamp or a later one.
  *   - The stamp has an event of the pool's own, recorded in that very free, and the pool makes the
  *     other stream wait for it. The event of a later free is never used for this. The stream would
  *     wait for work that the program submitted after the free, which does not happen without the
@@ -53,7 +50,7 @@
  * including another stream's long kernel.
  *
  * own_events.h holds the pool's own events, own_event_record.h records them and own_event_query.h
- * asks about them. program_events.h follows what the program's events stand for.
+ * asks about them. The program's own events are not followed.
  *
  * Locking: a stream's lock guards its struct stream. It is not held across a driver call.
  */
@@ -67,19 +64,19 @@
 
 /* ---- a stream ---- */
 
-/* Notes what an operation on the stream would come after. To be called before the driver is asked
- * or told. No lock held. */
-void order_take_mark(struct pool *pool, CUstream handle, struct order_mark *mark);
+/* What a wait for a stream tells if it succeeds: the work before the frees stamped up to this has
+ * completed. */
+struct order_mark {
+    struct stream *stream;   /* NULL: the wait tells nothing */
+    struct context *context; /* of the stream; NULL: not known */
+    uint64_t stamp;
+};
 
-/* Notes what the program's wait for the stream, or query of it, will tell. To be called before the
- * wait. */
-void order_take_mark_of_wait(struct pool *pool, CUstream handle, struct order_mark *mark);
+/* To be called before the program waits for the stream, or queries it. */
+struct order_mark order_take_mark(struct pool *pool, CUstream handle);
 
-/* The wait or query succeeded: everything that the mark names has completed. */
-void order_mark_is_over(struct pool *pool, const struct order_mark *mark);
-
-/* Everything that the first count stamps of the clock name has completed. No lock held. */
-void order_clock_is_over(struct streams *streams, const struct order_clock *clock, unsigned count);
+/* The wait or query succeeded. The mark has a stream. */
+void order_mark_is_over(struct order_mark mark);
 
 /* ---- a whole context ---- */
 

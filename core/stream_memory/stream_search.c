@@ -12,13 +12,6 @@
 #define QUERIES_MAX 8u
 #define LOOKS_MAX   8u
 
-static bool follows(const struct search *search)
-{
-    return !search->host_only &&
-           search->pool->settings.stream_ordered.reuse.follow_event_dependencies &&
-           atomic_load_explicit(&search->mempool->follow, memory_order_relaxed);
-}
-
 bool search_asks(const struct search *search)
 {
     return search->pool->settings.stream_ordered.reuse.opportunistic &&
@@ -56,7 +49,6 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
     /* If this stream waited for another one, the streams that it orders would not wait as well. And
      * a wait in it might hold them up, which an allocation does not. */
     search->host_only = !stream->own_order;
-    search->known = stream->known;
     search->from = stream->search_from;
     lock_give(&stream->lock);
     return is;
@@ -81,11 +73,6 @@ static struct bucket *bucket_of(const struct search *search, const struct stream
         shelf_unlist_if_empty(stream, bucket);
     bool same = stream->context == search->context && stream->generation == search->generation;
     return same ? bucket : NULL;
-}
-
-static bool comes_after(const struct search *search, const struct stream *stream, uint64_t stamp)
-{
-    return stream->index < STREAMS_ORDERED && search->known.after[stream->index] >= stamp;
 }
 
 /* Takes the block off its shelf and out of the stream's counters. */
@@ -118,10 +105,6 @@ static struct stream_block *look_at(const struct search *search, struct stream *
     if (bucket && bucket->clean.last) {
         *hit = HIT_CLEAN;
         block = take_for_another(stream, bucket->clean.last);
-    } else if (first && follows(search) &&
-               comes_after(search, stream, counter_get(&first->epoch))) {
-        *hit = HIT_WAITED;
-        block = take_for_another(stream, first);
     } else if (first) {
         *pending = true;
         shelf_bucket_of(bucket)->failed_looks++;
@@ -160,17 +143,6 @@ static struct stream_block *find_with_event(const struct bucket *bucket)
     return NULL;
 }
 
-static void learn_order(struct search *search, const struct stream *other, uint64_t stamp)
-{
-    struct stream *stream = search->ref.stream;
-    if (other->index >= STREAMS_ORDERED)
-        return;
-    lock_take(&stream->lock, LOCK_STREAM);
-    if (stream_is(search->ref))
-        stream_learn(stream, other->index, stamp);
-    lock_give(&stream->lock);
-}
-
 /* A block was put back on its shelf. The memory pool may have been destroyed meanwhile; then its
  * blocks are released. */
 static void give_back_if_its_pool_ended(struct pool *pool, struct mempool *mempool)
@@ -204,7 +176,6 @@ static struct stream_block *wait_for(struct search *search, struct stream *strea
         return NULL;
     }
     own_events_request(stream);
-    learn_order(search, stream, counter_get(&block->block.epoch));
     *hit = HIT_BARRIER;
     return block;
 }

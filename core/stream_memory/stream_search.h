@@ -1,6 +1,6 @@
 /*
  * Searches for a free block that serves a request, where the stream's own order gives none at once:
- * steps 2 to 4 and 6 of stream_heap.h. No lock is held where a function does not say otherwise.
+ * steps 2, 3 and 5 of stream_heap.h. No lock is held where a function does not say otherwise.
  *
  * A block that is found is in no stream's counters any more. It is detached from the stream that it
  * was found on (stream_block_is_detached) until the caller has counted it elsewhere.
@@ -13,7 +13,6 @@
 
 #include "core/figures/stats.h"
 #include "own_events.h"
-#include "stream_clock.h"
 #include "stream_shelf.h"
 #include "streams.h"
 
@@ -29,7 +28,6 @@ struct search {
     bool host_only;  /* only clean blocks will do */
     bool everywhere; /* visit all streams that have such blocks, however many */
     unsigned from;   /* how many streams the search skips first */
-    struct order_clock known;
     /* Where blocks are cut: the bucket of the larger blocks that are looked for, to cut one out of
      * them; else NULL. */
     struct bucket *whole;

@@ -199,7 +199,6 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
     stream->generation = context_generation(name->context);
     stream->early_launches = streams_launched_early(streams, name->handle);
     stream->own_order = !stream->ordered_by_others && !stream->early_launches;
-    memset(&stream->known, 0, sizeof stream->known);
     own_events_have_new_owner(stream);
     shelf_has_new_owner(stream, monotonic_now());
     bypass_has_new_owner(stream);

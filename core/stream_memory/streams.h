@@ -81,8 +81,8 @@ struct streams {
     struct pause uses, queries, releases[2], releases_behind[2];
 
     /* Blocks: each field is written by the file that it names. */
-    /* Memory is about to be handed out. From then on the pool follows the program's events.
-     * Relaxed: events recorded before are not known, and not followed. Written by
+    /* Memory is about to be handed out. From then on the pool follows the program's waits for
+     * streams. Relaxed: a wait before says nothing of memory that nobody has. Written by
      * core/pool/pool_stream.c. */
     _Atomic bool in_use;
     _Atomic unsigned bucket_count; /* see STREAM_BUCKETS_MAX; stream_shelf.c */
@@ -111,11 +111,6 @@ struct streams {
     /* Written when the pool starts; NULL: not needed, or memory was short. */
     const struct machine *machine;
 
-    /* Events: written by program_events.c. */
-    struct event_shard *events;
-    /* Somebody records events that the pool can't see. Relaxed: set before the program can wait for
-     * the first such record. */
-    _Atomic bool events_are_lost;
     /* Threads that are about to begin a capture: see own_events_capture_comes, which writes it. */
     _Atomic unsigned captures_coming;
 };

@@ -7,15 +7,15 @@
  *   take=BYTES[*COUNT]   so many blocks, each of which may be refused
  *   use=BYTES[*COUNT]    the same with a short kernel on each, freed at once
  *   free[=COUNT]         all blocks, or so many, in the order in which they were taken
- *   busy, idle           a kernel runs on the first stream until it is told to end; then the
- * context is idle sync                 waits for the context launch=US            a kernel on the
- * stream that runs so long on=STREAM            the stream of what follows, 0 or 1 follow the
- * second stream waits for an event of the first one's behind               the next step's call is
- * watched: "behind" is said if it waited for the kernel nap=MS               looks at nothing so
- * long kept                 "kept" is said if the device's own memory pool has more than is in use
- *   mapped               "mapped" is said if memory was registered with the driver
- *   back=MS              sleeps until the driver has everything back, so long at most: "back" is
- * said
+ *   busy, idle           a kernel runs on the first stream until idle ends it
+ *   sync                 waits for the context
+ *   launch=US            a kernel on the current stream that runs so long
+ *   on=STREAM            the stream of the steps after it, 0 or 1
+ *   behind               says "behind" if the next step's call waited for the kernel of busy
+ *   nap=MS               looks at nothing so long
+ *   kept                 says "kept" if the device's memory pool has more than is in use
+ *   mapped               says "mapped" if memory was registered with the driver
+ *   back=MS              says "back" once the driver has everything back, so long at most
  *
  * At the end it prints "asked N held KIB refused N", and what was said: how often the driver was
  * asked for memory, what it had given and not got back, and how many blocks were refused.
@@ -116,14 +116,6 @@ static void take_blocks(const char *what, bool used)
     }
 }
 
-static void follow(void)
-{
-    CUevent event;
-    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    CU(cuEventRecord(event, streams[0]));
-    CU(cuStreamWaitEvent(streams[1], event, 0));
-}
-
 static void look_what_is_kept(void)
 {
     CUmemoryPool pool;
@@ -159,8 +151,6 @@ static void step(const char *name, const char *value, uint64_t before)
         spin(&kernels, stream, 1000 * strtoull(value, NULL, 10));
     else if (strcmp(name, "on") == 0)
         stream = streams[*value - '0'];
-    else if (strcmp(name, "follow") == 0)
-        follow();
     else if (strcmp(name, "nap") == 0)
         sleep_ms(strtol(value, NULL, 10));
     else if (strcmp(name, "mapped") == 0 && simcuda_calls("cuMemHostRegister_v2") > 0)

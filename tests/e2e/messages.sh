@@ -48,6 +48,12 @@ for misspelt in low-memroy:low-memory lowmemory:low-memory strikt:strict troughp
 done
 says "a program is told as well" 0 '^cudapool: .*strikt: cannot be opened: .*; did you mean strict\?; the program runs without the pool$' \
     run_with "LD_PRELOAD=$PRELOAD" CUDAPOOL_CONFIG=strikt -- "$programs/outputs" device=1
+retired=stream_ordered.reuse.follow_event_dependencies
+says "a retired setting" 0 "^cudapool: .*$retired: has no effect any more; the next version refuses it\$" \
+    run_with "LD_PRELOAD=$PRELOAD" "CUDAPOOL_REPORT=$work/retired.json" \
+    'CUDAPOOL_CONFIG={"stream_ordered": {"reuse": {"follow_event_dependencies": true}}}' \
+    -- "$programs/outputs" device=1
+expect "and the pool serves" grep -q '"requests": 1' "$work/retired.json"
 says "a file is no name" 2 'my/settings.json: cannot be opened: No such file or directory$' "$cudapool" check my/settings.json
 expect "-V is the version" test "$("$cudapool" -V)" = "$("$cudapool" --version)"
 

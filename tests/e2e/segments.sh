@@ -22,7 +22,7 @@ done
 for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams freed_on_another_blocking_stream \
     frees_are_waited_for frees_behind_a_barrier_are_waited_for frees_stand_between_blocking_streams \
     allocation_behind_a_barrier allocation_behind_a_green_barrier plain_free_of_what_was_used_again \
-    legacy_allocation_holds_nobody_up destroyed_pool_holds_nobody_up programmatic_event \
+    legacy_allocation_holds_nobody_up destroyed_pool_holds_nobody_up \
     use_after_a_destroyed_stream use_after_a_stream_that_was_followed context_ends_during_a_capture \
     release_that_ends_nothing use_on_a_stream_that_is_captured memory_pools_come_and_go \
     current_pool_is_destroyed handle_of_a_destroyed_stream; do

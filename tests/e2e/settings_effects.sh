@@ -91,13 +91,10 @@ memory=1GiB
 # --- stream-ordered memory -----------------------------------------------------------------------------
 
 # Each way across streams by itself; another stream has looked for a block in vain before.
-none="stream_ordered.reuse.follow_event_dependencies=false stream_ordered.reuse.opportunistic=false
-    stream_ordered.reuse.internal_dependencies=false"
+none="stream_ordered.reuse.opportunistic=false stream_ordered.reuse.internal_dependencies=false"
 looked="take=1M busy free on=1 take=1M free idle on=0"
 # shellcheck disable=SC2086 # words
 {
-    differs stream_ordered.reuse.follow_event_dependencies true "asked 1 " false "asked 2 " $none -- \
-        stream_ordered take=1M busy free follow on=1 take=1M idle
     differs stream_ordered.reuse.opportunistic true "asked 3 " false "asked 4 " $none -- \
         stream_ordered $looked take=2M launch=1 free nap=1000 on=1 take=2M idle
     memory=80MiB

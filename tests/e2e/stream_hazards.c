@@ -611,38 +611,6 @@ static void use_after_a_stream_that_was_followed(void)
     EQUAL(0, read_counter(wrong));
 }
 
-/* A launch may record an event, too: what it stood for is then over with. */
-static void event_recorded_by(CUlaunchAttribute *attribute, CUevent *event)
-{
-    unsigned long long none = 0;
-    CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, attribute, 1};
-    furnish();
-    CUstream one = new_stream(), other = new_stream(), third = new_stream();
-    CU(cuEventCreate(event, CU_EVENT_DISABLE_TIMING));
-    CUdeviceptr block = take_on(one, MIB);
-    struct gate gate = close_gate(&kernels, one);
-    CU(cuMemFreeAsync(block, one));
-    CU(cuEventRecord(*event, one));
-    config.hStream = other;
-    CU(cuLaunchKernelEx(&config, kernels.spin, (void *[]){&none}, NULL));
-    CU(cuStreamWaitEvent(third, *event, 0));
-    CHECK(take_on(third, MIB) != block);
-    open_gate(gate);
-    CU(cuCtxSynchronize());
-}
-
-static void programmatic_event(void)
-{
-    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT};
-    event_recorded_by(&attribute, &attribute.value.programmaticEvent.event);
-}
-
-static void launch_completion_event(void)
-{
-    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT};
-    event_recorded_by(&attribute, &attribute.value.launchCompletionEvent.event);
-}
-
 /* A launch that may start early, as a node of a graph, is no reason to distrust its stream. */
 static void captured_early_launch(void)
 {
@@ -666,34 +634,6 @@ static void captured_early_launch(void)
 }
 
 static CUevent nested_event;
-static CUstream nested_stream;
-
-static void record_meanwhile(const char *name)
-{
-    (void)name;
-    CU(cuEventRecord(nested_event, nested_stream));
-}
-
-/* A library that profiles is called back from a call of the pool's own, and records an event. */
-static void nested_calls_are_seen(void)
-{
-    furnish();
-    CUstream one = new_stream(), third = new_stream();
-    nested_stream = new_stream();
-    CU(cuEventCreate(&nested_event, CU_EVENT_DISABLE_TIMING));
-    CUdeviceptr block = take_on(one, MIB);
-    struct gate gate = close_gate(&kernels, one);
-    CU(cuMemFreeAsync(block, one));
-    CU(cuEventRecord(nested_event, one));
-    CHECK(simcuda_set_callback("cuMemAllocFromPoolAsync", record_meanwhile));
-    take_on(nested_stream, 2 * MIB);
-    CHECK(simcuda_set_callback("cuMemAllocFromPoolAsync", NULL));
-    CU(cuStreamWaitEvent(third, nested_event, 0));
-    CHECK(take_on(third, MIB) != block);
-    open_gate(gate);
-    CU(cuCtxSynchronize());
-}
-
 static CUcontext nested_context;
 
 static void wait_meanwhile(const char *name)
@@ -1167,10 +1107,7 @@ int main(int argc, char **argv)
         CASE(destroyed_pool_holds_nobody_up),
         CASE(use_after_a_destroyed_stream),
         CASE(use_after_a_stream_that_was_followed),
-        CASE(programmatic_event),
-        CASE(launch_completion_event),
         CASE(captured_early_launch),
-        CASE(nested_calls_are_seen),
         CASE(nested_barrier_is_seen),
         CASE(context_ends_during_a_capture),
         CASE(release_that_ends_nothing),

@@ -29,8 +29,8 @@ for case in legacy_orders_blocking_streams legacy_orders_per_thread_streams \
     expect "$case" with $case
 done
 
-for case in programmatic_event launch_completion_event use_after_a_destroyed_stream \
-    use_after_a_stream_that_was_followed captured_early_launch nested_calls_are_seen nested_barrier_is_seen \
+for case in use_after_a_destroyed_stream \
+    use_after_a_stream_that_was_followed captured_early_launch nested_barrier_is_seen \
     reaped_as_it_ends reaped_after_the_legacy_stream \
     context_ends_during_a_capture release_that_ends_nothing \
     release_that_ends_nothing_in_a_capture release_beside_a_reap release_beside_out_of_memory \

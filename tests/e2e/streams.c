@@ -27,13 +27,6 @@ static void furnish(void)
     other = new_stream();
 }
 
-static CUevent new_event(void)
-{
-    CUevent event;
-    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-    return event;
-}
-
 static struct cudapool_bytes stream_bytes(CUstream stream)
 {
     struct cudapool_bytes bytes;
@@ -101,23 +94,6 @@ static CUresult poll_stream(void)
     return result;
 }
 
-static CUresult synchronise_event(void)
-{
-    CUevent event = new_event();
-    CU(cuEventRecord(event, one));
-    return cuEventSynchronize(event);
-}
-
-static CUresult poll_event(void)
-{
-    CUevent event = new_event();
-    CUresult result;
-    CU(cuEventRecord(event, one));
-    while ((result = cuEventQuery(event)) == CUDA_ERROR_NOT_READY)
-        sleep_ms(1);
-    return result;
-}
-
 static void stream_synchronised(void)
 {
     after_synchronise(synchronise_stream);
@@ -128,135 +104,28 @@ static void stream_polled(void)
     after_synchronise(poll_stream);
 }
 
-static void event_synchronised(void)
-{
-    after_synchronise(synchronise_event);
-}
-
-static void event_polled(void)
-{
-    after_synchronise(poll_event);
-}
-
 static void context_synchronised(void)
 {
     after_synchronise(cuCtxSynchronize);
 }
 
-/* What was freed after the event was recorded is not behind it. */
-static void event_before_free(void)
+/* What the program does with its events makes no block another stream's. A wait for the stream
+ * does. */
+static void events_are_not_followed(void)
 {
     struct gate gate;
+    CUevent event;
     furnish();
-    CUevent event = new_event();
-    CUdeviceptr block = take_on(one, MIB);
+    CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CUdeviceptr block = leave_behind_gate(one, MIB, &gate);
     CU(cuEventRecord(event, one));
-    gate = close_gate(&kernels, one);
-    CU(cuMemFreeAsync(block, one));
+    CU(cuStreamWaitEvent(other, event, 0));
+    CHECK(take_on(other, MIB) != block);
+    open_gate(gate);
     CU(cuEventSynchronize(event));
-    CU(cuStreamWaitEvent(other, event, 0));
     CHECK(take_on(other, MIB) != block);
-    open_gate(gate);
-}
-
-/* A wait of the program's own, with the stream before it still at work; one and the same event may
- * be recorded elsewhere later. */
-static void dependency(void)
-{
-    struct gate gate;
-    furnish();
-    CUevent event = new_event();
-    CUdeviceptr block = leave_behind_gate(one, MIB, &gate);
-    CU(cuEventRecord(event, one));
-    CU(cuStreamWaitEvent(other, event, 0));
-    CU(cuEventRecord(event, NULL));
+    CU(cuStreamSynchronize(one));
     EQUAL(block, take_on(other, MIB));
-    open_gate(gate);
-    CU(cuCtxSynchronize());
-}
-
-/* Through a third stream. */
-static void dependency_of_a_dependency(void)
-{
-    struct gate gate;
-    furnish();
-    CUstream third = new_stream();
-    CUevent event = new_event();
-    CUdeviceptr block = leave_behind_gate(one, MIB, &gate);
-    CU(cuEventRecord(event, one));
-    CU(cuStreamWaitEvent(third, event, 0));
-    CU(cuEventRecord(event, third));
-    CU(cuStreamWaitEvent(other, event, 0));
-    EQUAL(block, take_on(other, MIB));
-    open_gate(gate);
-    CU(cuCtxSynchronize());
-}
-
-/* An event that was recorded anew, elsewhere, says nothing of the stream that it stood for. */
-static void dependency_lost(void)
-{
-    struct gate gate;
-    furnish();
-    CUevent event = new_event();
-    CUdeviceptr block = leave_behind_gate(one, MIB, &gate);
-    CU(cuEventRecord(event, one));
-    CU(cuEventRecord(event, other));
-    CU(cuStreamWaitEvent(other, event, 0));
-    CHECK(take_on(other, MIB) != block);
-    open_gate(gate);
-    CU(cuCtxSynchronize());
-}
-
-/* From then on somebody else may record it anew, and nobody sees it. */
-static void recorded_by_others(void (*let_others)(CUevent))
-{
-    struct gate gate;
-    furnish();
-    CUevent event = new_event();
-    let_others(event);
-    CUdeviceptr block = leave_behind_gate(one, MIB, &gate);
-    CU(cuEventRecord(event, one));
-    CU(cuStreamWaitEvent(other, event, 0));
-    CHECK(take_on(other, MIB) != block);
-    open_gate(gate);
-    CU(cuCtxSynchronize());
-}
-
-static void capture_record(CUevent event)
-{
-    CUgraph graph;
-    CUstream third = new_stream();
-    CU(cuStreamBeginCapture_v2(third, CU_STREAM_CAPTURE_MODE_RELAXED));
-    CU(cuEventRecordWithFlags(event, third, CU_EVENT_RECORD_EXTERNAL));
-    CU(cuStreamEndCapture(third, &graph));
-}
-
-static void recorded_by_a_graph(void)
-{
-    recorded_by_others(capture_record);
-}
-
-/* Whatever the driver makes of it. */
-static void add_record_node(CUevent event)
-{
-    CUresult (*add)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const void *) =
-        (CUresult(*)(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const void *))dlsym(
-            RTLD_DEFAULT, "cuGraphAddNode");
-    struct {
-        CUgraphNodeType type;
-        int unused[3];
-        CUevent event;
-        char rest[256];
-    } parameters = {.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD, .event = event};
-    CUgraph graph;
-    CUgraphNode node;
-    CU(cuGraphCreate(&graph, 0));
-    add(&node, graph, NULL, 0, &parameters);
-}
-
-static void recorded_by_a_node(void)
-{
-    recorded_by_others(add_record_node);
 }
 
 /* Another stream looks in vain; from then on frees there record events. */
@@ -321,15 +190,12 @@ static void internal_stays_before_later_work(void)
     CU(cuCtxSynchronize());
 }
 
-/* With the settings that switch the three ways off, or the pool's attributes. */
+/* With the settings that switch the ways across streams off, or the pool's attributes. */
 static void other_streams_get_nothing(void)
 {
     struct gate gate;
-    CUevent event = new_event();
     for (int i = 0; i < 3; i++) {
         CUdeviceptr block = leave_behind_gate(one, MIB, &gate);
-        CU(cuEventRecord(event, one));
-        CU(cuStreamWaitEvent(other, event, 0));
         CUdeviceptr instead = take_on(other, MIB);
         CHECK(instead != block);
         open_gate(gate);
@@ -838,15 +704,8 @@ int main(int argc, char **argv)
         CASE(own_first),
         CASE(stream_synchronised),
         CASE(stream_polled),
-        CASE(event_synchronised),
-        CASE(event_polled),
         CASE(context_synchronised),
-        CASE(event_before_free),
-        CASE(dependency),
-        CASE(dependency_of_a_dependency),
-        CASE(dependency_lost),
-        CASE(recorded_by_a_graph),
-        CASE(recorded_by_a_node),
+        CASE(events_are_not_followed),
         CASE(opportunistic),
         CASE(internal),
         CASE(internal_stays_before_later_work),

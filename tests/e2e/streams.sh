@@ -22,10 +22,8 @@ for case in frees captures capture_that_forbids pools contexts_end; do
 done
 expect "out_of_memory, without the pool" without out_of_memory SIMCUDA_MEMORY=64MiB
 
-for case in same_stream own_first stream_synchronised stream_polled event_synchronised event_polled \
-    context_synchronised event_before_free dependency dependency_of_a_dependency dependency_lost \
-    recorded_by_a_graph recorded_by_a_node opportunistic switched_off_by_attributes \
-    default_streams per_thread_streams destroyed_streams_pass_on frees \
+for case in same_stream own_first stream_synchronised stream_polled context_synchronised \
+    events_are_not_followed opportunistic switched_off_by_attributes default_streams per_thread_streams destroyed_streams_pass_on frees \
     freed_twice captures capture_that_forbids pools shared exported uses reaped contexts_end forked \
     early_launches; do
     expect "$case" streams $case
@@ -35,9 +33,8 @@ for case in internal internal_stays_before_later_work; do
     expect "$case" streams $case SIMCUDA_MEMORY=80MiB
 done
 
-use_streams '"reuse": {"follow_event_dependencies": false, "opportunistic": false,
-    "internal_dependencies": false}'
-expect "the three ways across streams switched off" streams switched_off
+use_streams '"reuse": {"opportunistic": false, "internal_dependencies": false}'
+expect "the two ways across streams switched off" streams switched_off
 expect "the same stream still hits" streams same_stream
 use_streams '"reuse": {"internal_dependencies": false}'
 expect "destroyed_streams" streams destroyed_streams
@@ -63,7 +60,7 @@ settings=
 
 # Before cuCtxRecordEvent.
 SIM=$BUILD/sim-12.4
-for case in same_stream stream_synchronised dependency dependency_lost default_streams \
+for case in same_stream stream_synchronised default_streams \
     per_thread_streams destroyed_streams_pass_on frees captures contexts_end; do
     expect "$case, an older driver" streams $case
 done

@@ -8,7 +8,8 @@
  *   rounds           of allocate, free, synchronise the stream, for 1 MiB and for large=1024 MiB
  *   stress           rounds of each thread that check data
  *   threshold-max    the release threshold of the device's pool is set to its maximum first
- *   cases-must-hit   a way that is never taken is a failure
+ *   cases-must-hit   a way that is never taken is a failure, but for the one behind the program's
+ *                    events, where the pool takes nothing
  *   case=1           only the first of the ways, so that a report speaks of it alone; up to 4
  *   facts            only what the driver answers where its documentation leaves it open
  */
@@ -628,7 +629,7 @@ int main(int argc, char **argv)
             continue;
         unsigned int hits = count_hits(cases[i].body);
         printf("%s: %u of %d came back\n", cases[i].name, hits, CASE_ROUNDS);
-        missed = missed || hits == 0;
+        missed = missed || (hits == 0 && cases[i].body != event_dependency);
     }
     if (only != 0) {
         printf("stream_ordered: %.0f ms, case %lu\n", now_ms() - start, only);

@@ -81,7 +81,7 @@ static void make_settings(struct profile *profile, struct random *r)
         "{\"enabled\": %s, \"buckets\": "
         "{\"policy\": \"%s\", \"steps_per_doubling\": %u, \"smallest\": %u, \"largest\": %s}, "
         "\"caps\": {\"cached\": %s, \"blocks_per_bucket\": %s, \"reserve_ratio\": %s}, "
-        "\"reuse\": {\"follow_event_dependencies\": %s, \"opportunistic\": %s, "
+        "\"reuse\": {\"opportunistic\": %s, "
         "\"internal_dependencies\": %s}, \"evict\": \"%s\", \"release_after_idle\": \"%s\", "
         "\"driver_release_threshold\": %s}, \"neighbours\": {\"enabled\": %s}, \"limits\": "
         "{\"device_bytes\": %s}, \"report\": {\"at_exit\": \"none\"}}",
@@ -90,8 +90,8 @@ static void make_settings(struct profile *profile, struct random *r)
         choose(r, budgets), choose(&of_hot, hot), choose(r, orders), choose(r, idle),
         profile->free_synchronizes ? "true" : "false", one_in(r, 20) ? "false" : "true",
         policies[policy], step, profile->smallest, choose(r, largest), choose(r, cached),
-        choose(r, blocks), choose(r, ratios), choose(r, flags), choose(r, flags), choose(r, flags),
-        choose(r, orders), choose(r, idle), choose(r, thresholds), profile->free ? "true" : "false",
+        choose(r, blocks), choose(r, ratios), choose(r, flags), choose(r, flags), choose(r, orders),
+        choose(r, idle), choose(r, thresholds), profile->free ? "true" : "false",
         profile->limited ? choose(r, limits) : "null");
     if (written >= (int)sizeof profile->settings)
         profile->settings[0] = '\0';

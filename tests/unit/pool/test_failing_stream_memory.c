@@ -15,7 +15,7 @@ TestSuite(failing_stream_memory, .init = set_up_streams, .fini = tear_down, .tim
 
 /* Sizes: more than a shelf has room for at first. Readers: more than a block's record of them has.
  */
-enum { BLOCKS = 24, READERS = 6, EVENTS = 40 };
+enum { BLOCKS = 24, READERS = 6 };
 
 static CUmemoryPool own;
 static CUcontext neighbour;
@@ -103,13 +103,6 @@ static void take_and_free(CUstream stream, CUstream freeing, CUmemoryPool memory
         free_anyhow(freeing, blocks[i]);
 }
 
-static void record_many(CUstream stream, uintptr_t from)
-{
-    for (uintptr_t i = from; i < from + EVENTS; i++)
-        record((CUevent)(i << 12), stream);
-    wait_on(other, (CUevent)(from << 12));
-}
-
 /* Where a stream has looked in vain, frees record events; and the driver is out of memory. */
 static void pass_blocks_on(void)
 {
@@ -129,7 +122,6 @@ static void use_another_context(void)
     neighbour = another_context(0);
     theirs = fake_stream();
     take_and_free(theirs, theirs, NULL);
-    record_many(theirs, EVENTS + 1);
     take_and_free(NULL, NULL, NULL);
     end_context(neighbour);
     fake_set_current(context);
@@ -149,14 +141,12 @@ static void use_streams(void)
     take_and_free(one, one, NULL);
     take_and_free(one, other, own);
     tell_uses_and_free();
-    record_many(one, 1);
     pass_blocks_on();
     take_and_free(NULL, NULL, NULL);
     take_and_free(short_lived, short_lived, NULL);
     free_plainly(take_anyhow(short_lived, size_of_block(1), NULL));
     destroy_stream(short_lived);
     use_another_context();
-    pool_event_lost(pool, (CUevent)0x77000);
     cr_assert_eq(synchronise(), CUDA_SUCCESS);
     pool_mempool_destroying(pool, own);
     pool_mempool_destroyed(pool, own, CUDA_SUCCESS);
@@ -227,21 +217,6 @@ Test(failing_stream_memory, a_pool_that_cannot_start_says_so)
         cr_assert_eq(pool == NULL, has_failed, "request %ld", tried);
     }
     cr_expect_geq(tried, 4);
-}
-
-/* One that others record is believed no more; nor is any, where that cannot be written down. */
-Test(failing_stream_memory, an_event_that_cannot_be_told_of_ends_all)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    record(EVENT, one);
-    memory_fails_after(0, true);
-    for (uintptr_t i = 1; i < 100 && !has_failed; i++)
-        pool_event_lost(pool, (CUevent)(i << 12));
-    memory_is_back();
-    cr_assert(has_failed);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).pending, MIB);
 }
 
 /* Else the use would be forgotten, and the block another's before it is over. */

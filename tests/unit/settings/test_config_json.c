@@ -100,8 +100,8 @@ Test(config_json, every_setting_reaches_its_field)
                   "\"stream_ordered\": {\"enabled\": false, \"buckets\": {\"policy\": \"exact\","
                   " \"steps_per_doubling\": 64, \"smallest\": 1, \"largest\": \"25%\"},"
                   " \"caps\": {\"cached\": \"12.5%\", \"blocks_per_bucket\": 0,"
-                  " \"reserve_ratio\": 1.5}, \"reuse\": {\"follow_event_dependencies\": false,"
-                  " \"opportunistic\": false, \"internal_dependencies\": false},"
+                  " \"reserve_ratio\": 1.5}, \"reuse\": {"
+                  "\"opportunistic\": false, \"internal_dependencies\": false},"
                   " \"evict\": \"least_recently_used\", \"release_after_idle\": \"2min\","
                   " \"driver_release_threshold\": null, \"unserved_release_threshold\": \"3%\"},"
                   "\"host\": {\"enabled\": false, \"buckets\": {\"policy\": \"pow2\","
@@ -135,7 +135,6 @@ Test(config_json, every_setting_reaches_its_field)
     cr_expect_float_eq(settings.stream_ordered.caps.cached.percent, 12.5, 0);
     cr_expect_eq(settings.stream_ordered.caps.blocks_per_bucket, 0);
     cr_expect_float_eq(settings.stream_ordered.caps.reserve_ratio, 1.5, 0);
-    cr_expect_not(settings.stream_ordered.reuse.follow_event_dependencies);
     cr_expect_not(settings.stream_ordered.reuse.opportunistic);
     cr_expect_not(settings.stream_ordered.reuse.internal_dependencies);
     cr_expect_eq(settings.stream_ordered.evict, EVICT_LEAST_RECENTLY_USED);
@@ -385,6 +384,27 @@ Test(config_json, all_errors_are_told_to_who_wants_them)
     for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
         cr_expect_not_null(strstr(all_errors, wanted[i]), "%s is missing in %s", wanted[i],
                            all_errors);
+}
+
+Test(config_json, a_retired_setting_is_accepted_and_told)
+{
+    static const char *const assignment = "stream_ordered.reuse.follow_event_dependencies=true";
+    static const char *const place =
+        "stream_ordered.reuse.follow_event_dependencies: has no effect";
+
+    cr_assert_eq(read_text("{\"stream_ordered\": {\"enabled\": false, \"reuse\": "
+                           "{\"follow_event_dependencies\": true, \"opportunistic\": false}}}"),
+                 0);
+    cr_expect_not_null(strstr(error, place), "%s", error);
+    cr_expect_not(settings.stream_ordered.enabled);
+    cr_expect_not(settings.stream_ordered.reuse.opportunistic);
+    all_errors[0] = '\0';
+    cr_assert_eq(config_read_patiently(path, &settings, note_error, NULL), 0);
+    cr_expect_not_null(strstr(all_errors, place), "%s", all_errors);
+    all_errors[0] = '\0';
+    cr_assert_eq(config_set(&assignment, 1, &settings, note_error, NULL), 0);
+    cr_expect_not_null(strstr(all_errors, place), "%s", all_errors);
+    cr_assert_eq(read_text("{\"device\": {\"follow_event_dependencies\": true}}"), -1);
 }
 
 /* --- built-in presets, and pipes ----------------------------------------------------------------

@@ -656,16 +656,18 @@ Test(mempool, what_a_pool_was_made_with_holds)
     CUdeviceptr block = 0, another = 0;
     CUresult result;
     start_streams();
-    CUmemoryPool own = fake_mempool(0);
-    *fake_mempool_attribute(own, CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES) = 0;
-    pool_mempool_created(pool, own, 0);
-    pool_allocate_async(pool, &block, MIB, &own, one, &result);
-    fake_stream_works(one);
-    free_on(one, block);
-    record(EVENT, one);
-    wait_on(other, EVENT);
-    cr_assert(pool_allocate_async(pool, &another, MIB, &own, other, &result));
-    cr_assert_neq(another, block);
+    for (int allowed = 0; allowed <= 1; allowed++) {
+        CUmemoryPool own = fake_mempool(0);
+        *fake_mempool_attribute(own, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) = (uint64_t)allowed;
+        pool_mempool_created(pool, own, 0);
+        pool_allocate_async(pool, &block, MIB, &own, one, &result);
+        stream_called(one)->events_requested = 1;
+        fake_stream_works(one);
+        free_on(one, block);
+        fake_stream_is_done(one);
+        cr_assert(pool_allocate_async(pool, &another, MIB, &own, other, &result));
+        cr_assert_eq(another == block, allowed);
+    }
 }
 
 static CUresult no_pool(CUmemoryPool *memory_pool, CUdevice unused)

@@ -116,22 +116,6 @@ Test(stream, blocks_that_change_streams_are_not_away_for_good)
     }
 }
 
-Test(stream, a_new_stream_knows_nothing_of_what_the_former_waited_for)
-{
-    CUevent event = (CUevent)0x500;
-    start_streams();
-    CUdeviceptr block = take_on(one, MIB);
-    fake_stream_works(one);
-    free_on(one, block);
-    record(event, one);
-    wait_on(other, event);
-    struct stream *former = stream_called(other);
-    destroy_stream(other);
-    CUstream third = fake_stream();
-    cr_assert_neq(take_on(third, MIB), block);
-    cr_assert_eq(stream_called(third), former);
-}
-
 Test(stream, streams_die_with_their_context)
 {
     start_streams();
@@ -327,13 +311,11 @@ static bool use(CUstream stream)
 {
     CUdeviceptr block = 0;
     CUresult result;
-    struct order_mark mark;
     if (!take_at_once(&block, KIB, NULL, stream) &&
         !pool_allocate_async(pool, &block, KIB, NULL, stream, &result))
         return false;
     free_on(stream, block);
-    pool_stream_wait_begin(pool, stream, &mark);
-    pool_stream_wait_end(pool, &mark, CUDA_SUCCESS);
+    pool_stream_wait_end(pool, pool_stream_wait_begin(pool, stream), CUDA_SUCCESS);
     return true;
 }
 

@@ -46,27 +46,6 @@ Test(stream_heap, its_own_blocks_come_first)
     cr_assert_eq(take_on(other, MIB), theirs);
 }
 
-Test(stream_heap, a_wait_of_the_programs_orders_it)
-{
-    start_streams();
-    CUdeviceptr block = leave_pending(one, MIB);
-    record(EVENT, one);
-    wait_on(other, EVENT);
-    cr_assert_eq(take_on(other, MIB), block);
-    cr_assert_eq(counted_streams().hits.waited, 1);
-}
-
-Test(stream_heap, a_free_after_the_record_is_not_ordered_by_it)
-{
-    start_streams();
-    CUdeviceptr block = take_on(one, MIB);
-    record(EVENT, one);
-    fake_stream_works(one);
-    free_on(one, block);
-    wait_on(other, EVENT);
-    cr_assert_neq(take_on(other, MIB), block);
-}
-
 Test(stream_heap, an_event_tells_that_it_is_over)
 {
     start_streams();
@@ -348,8 +327,6 @@ Test(stream_heap, a_pools_attributes_switch_the_ways_off)
         pool_mempool_setting(pool, memory_pool, i);
         pool_mempool_set(pool, memory_pool, i, &off);
     }
-    record(EVENT, one);
-    wait_on(other, EVENT);
     cr_assert_neq(take_on(other, MIB), 0);
     cr_assert_eq(counted_streams().misses, 2);
     leave_pending(one, MIB);
@@ -361,11 +338,10 @@ Test(stream_heap, a_pools_attributes_switch_the_ways_off)
 
 Test(stream_heap, settings_switch_the_ways_off)
 {
-    settings.stream_ordered.reuse = (struct reuse_settings){false, false, false};
+    settings.stream_ordered.reuse = (struct reuse_settings){false, false};
     start_streams();
     leave_pending(one, MIB);
-    record(EVENT, one);
-    wait_on(other, EVENT);
+    fake_stream_is_done(one);
     take_on(other, MIB);
     cr_assert_eq(counted_streams().misses, 2);
 }
@@ -472,9 +448,9 @@ Test(stream_heap, a_plain_free_is_the_drivers_when_the_last_one_is_over)
 Test(stream_heap, nor_is_one_of_another_streams_that_it_comes_after)
 {
     start_streams();
+    let_events_be_wanted(one, other, MIB);
     CUdeviceptr block = leave_pending(one, MIB);
-    record(EVENT, one);
-    wait_on(other, EVENT);
+    fake_stream_refuse_memory(1);
     cr_assert_eq(take_on(other, MIB), block);
     release(block);
     cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
@@ -701,27 +677,6 @@ Test(stream_heap, at_the_hard_limit_the_stream_is_made_to_wait_for_another)
     cr_assert_eq(fake_stream_after(other, one), fake_stream_work(one));
     cr_assert_eq(counted_streams().hits.barrier, 1);
     cr_assert_eq(reserved_bytes(), 6 * MIB);
-}
-
-/* Of so many it is not written down who comes after whom. */
-Test(stream_heap, streams_beyond_those_that_are_ordered_pass_blocks_on)
-{
-    start_streams();
-    for (unsigned i = 0; i < STREAMS_ORDERED; i++)
-        stream_find(pool, fake_stream(), true);
-    free_on(one, take_on(one, 4096));
-    cr_assert_geq(stream_called(one)->index, STREAMS_ORDERED);
-    stream_called(one)->events_requested = 8;
-    CUdeviceptr block = leave_pending(one, MIB);
-    fake_stream_refuse_memory(1);
-    cr_assert_eq(take_on(other, MIB), block);
-    cr_assert_eq(fake_stream_after(other, one), fake_stream_work(one));
-    record(EVENT, one);
-    wait_on(other, EVENT);
-    CUdeviceptr next = leave_pending(one, 2 * MIB);
-    record(EVENT, one);
-    wait_on(other, EVENT);
-    cr_assert_neq(take_on(other, 2 * MIB), next);
 }
 
 static CUmemoryPool destroyed_meanwhile;

@@ -60,16 +60,6 @@ Test(stream_marker, a_wait_for_the_context_tells_of_all)
     cr_assert_eq(take_on(NULL, MIB), block);
 }
 
-/* Waits for the stream do not see it. */
-Test(stream_marker, an_event_of_the_programs_is_none)
-{
-    start_streams();
-    CUdeviceptr block = leave_pending(one, MIB);
-    pool_barrier_coming(pool, NULL);
-    record(EVENT, one);
-    cr_assert_neq(take_on(one, MIB), block);
-}
-
 /* A record, which they do not see either, and a wait for it. */
 Test(stream_marker, it_is_one_that_waits_see)
 {
@@ -78,17 +68,6 @@ Test(stream_marker, it_is_one_that_waits_see)
     leave_pending(one, MIB);
     cr_assert_eq(fake_stream_calls().records, 1);
     cr_assert_eq(fake_stream_calls().waits, 1);
-}
-
-Test(stream_marker, an_event_of_the_programs_tells_of_all_before_it)
-{
-    start_streams();
-    leave_pending(NULL, MIB);
-    record(EVENT, NULL);
-    leave_pending(NULL, 2 * MIB);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(NULL).cached, MIB);
-    cr_assert_eq(bytes_of(NULL).pending, 2 * MIB);
 }
 
 static void a_capture_comes(void)
@@ -226,9 +205,8 @@ Test(stream_marker, what_is_over_serves_again)
 Test(stream_marker, it_takes_of_others_only_what_is_over)
 {
     start_streams();
+    let_events_be_wanted(one, NULL, MIB);
     CUdeviceptr block = leave_pending(one, MIB);
-    record(EVENT, one);
-    wait_on(NULL, EVENT);
     cr_assert_neq(take_on(NULL, MIB), block);
     synchronise_stream(one);
     cr_assert_eq(take_on(NULL, MIB), block);

@@ -9,11 +9,10 @@ Test(stream_order, a_synchronise_settles_what_was_freed_before_it)
 {
     start_streams();
     leave_pending(one, MIB);
-    struct order_mark mark;
-    pool_stream_wait_begin(pool, one, &mark);
+    struct order_mark mark = pool_stream_wait_begin(pool, one);
     CUdeviceptr late = take_on(one, 2 * MIB);
     free_on(one, late);
-    pool_stream_wait_end(pool, &mark, CUDA_SUCCESS);
+    pool_stream_wait_end(pool, mark, CUDA_SUCCESS);
     cr_assert_eq(bytes_of(one).cached, MIB);
     cr_assert_eq(bytes_of(one).pending, 2 * MIB);
 }
@@ -22,9 +21,8 @@ Test(stream_order, a_synchronise_that_failed_settles_nothing)
 {
     start_streams();
     leave_pending(one, MIB);
-    struct order_mark mark;
-    pool_stream_wait_begin(pool, one, &mark);
-    pool_stream_wait_end(pool, &mark, CUDA_ERROR_NOT_READY);
+    struct order_mark mark = pool_stream_wait_begin(pool, one);
+    pool_stream_wait_end(pool, mark, CUDA_ERROR_NOT_READY);
     cr_assert_eq(bytes_of(one).pending, MIB);
 }
 
@@ -35,9 +33,8 @@ Test(stream_order, a_synchronise_that_finds_a_lasting_error_ends_it)
     CUresult result;
     start_streams();
     free_on(one, take_on(one, MIB));
-    struct order_mark mark;
-    pool_stream_wait_begin(pool, one, &mark);
-    pool_stream_wait_end(pool, &mark, CUDA_ERROR_ILLEGAL_ADDRESS);
+    struct order_mark mark = pool_stream_wait_begin(pool, one);
+    pool_stream_wait_end(pool, mark, CUDA_ERROR_ILLEGAL_ADDRESS);
     cr_assert_not(take_at_once(&address, MIB, NULL, one));
     cr_assert_not(pool_allocate_async(pool, &address, MIB, NULL, one, &result));
 }
@@ -70,9 +67,8 @@ Test(stream_order, and_so_does_one_of_the_context_without_device_memory)
 
 static void find_error_on_stream(void)
 {
-    struct order_mark mark;
-    pool_stream_wait_begin(pool, one, &mark);
-    pool_stream_wait_end(pool, &mark, CUDA_ERROR_ILLEGAL_ADDRESS);
+    struct order_mark mark = pool_stream_wait_begin(pool, one);
+    pool_stream_wait_end(pool, mark, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 Test(stream_order, and_so_does_one_while_a_capture_goes_on)
@@ -104,43 +100,8 @@ Test(stream_order, and_so_does_an_event)
 {
     start_streams();
     free_on(one, take_on(one, MIB));
-    struct event_look look;
-    pool_event_wait_begin(pool, EVENT, &look);
-    pool_event_wait_end(pool, EVENT, &look, CUDA_ERROR_ILLEGAL_ADDRESS);
+    pool_event_wait_ended(pool, CUDA_ERROR_ILLEGAL_ADDRESS);
     expect_no_service();
-}
-
-/* What stands for nothing is not remembered, and nothing outlives its context. */
-Test(stream_order, events_are_remembered_as_long_as_they_say_something)
-{
-    start_streams();
-    CUcontext dies = another_context(0);
-    CUstream theirs = fake_stream(), unknown = fake_stream();
-    for (uintptr_t i = 1; i <= 1000; i++)
-        record((CUevent)(i << 12), unknown);
-    cr_assert_eq(program_events_count(pool), 0);
-    free_on(theirs, take_on(theirs, MIB));
-    for (uintptr_t i = 1; i <= 1000; i++)
-        record((CUevent)(i << 12), theirs);
-    fake_set_current(context);
-    free_on(one, take_on(one, MIB));
-    record(EVENT, one);
-    cr_assert_eq(program_events_count(pool), 1001);
-    end_context(dies);
-    cr_assert_eq(program_events_count(pool), 1);
-    struct event_look look;
-    program_event_look(pool, EVENT, &look);
-    cr_assert_neq(look.version, 0);
-}
-
-Test(stream_order, a_synchronised_stream_settles_what_it_waited_for)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    record(EVENT, one);
-    wait_on(other, EVENT);
-    synchronise_stream(other);
-    cr_assert_eq(bytes_of(one).cached, MIB);
 }
 
 Test(stream_order, a_synchronised_context_settles_all)
@@ -151,126 +112,6 @@ Test(stream_order, a_synchronised_context_settles_all)
     cr_assert_eq(synchronise(), CUDA_SUCCESS);
     cr_assert_eq(bytes_of(one).cached, MIB);
     cr_assert_eq(bytes_of(other).cached, MIB);
-}
-
-Test(stream_order, an_event_covers_what_was_freed_before_its_record)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    record(EVENT, one);
-    free_on(one, take_on(one, 2 * MIB));
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).cached, MIB);
-    cr_assert_eq(bytes_of(one).pending, 2 * MIB);
-}
-
-Test(stream_order, an_event_recorded_anew_during_the_wait_says_nothing)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    record(EVENT, one);
-    struct event_look look;
-    pool_event_wait_begin(pool, EVENT, &look);
-    record(EVENT, other);
-    pool_event_wait_end(pool, EVENT, &look, CUDA_SUCCESS);
-    cr_assert_eq(bytes_of(one).pending, MIB);
-}
-
-Test(stream_order, an_event_that_two_threads_record_at_once_says_nothing)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    struct recording first, second;
-    pool_record_begin(pool, EVENT, &one, &first);
-    pool_record_begin(pool, EVENT, &other, &second);
-    pool_record_end(pool, EVENT, &first, CUDA_SUCCESS);
-    pool_record_end(pool, EVENT, &second, CUDA_SUCCESS);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).pending, MIB);
-}
-
-/* The driver may have carried them out in the other order. */
-Test(stream_order, nor_does_it_where_the_first_ends_first)
-{
-    struct recording first, second;
-    start_streams();
-    leave_pending(one, MIB);
-    CUstream third = fake_stream();
-    pool_record_begin(pool, EVENT, &third, &first);
-    pool_record_begin(pool, EVENT, &one, &second);
-    pool_record_end(pool, EVENT, &first, CUDA_SUCCESS);
-    pool_record_end(pool, EVENT, &second, CUDA_SUCCESS);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).pending, MIB);
-    record(EVENT, one);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).cached, MIB);
-}
-
-Test(stream_order, an_event_whose_record_failed_says_nothing)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    struct recording recording;
-    pool_record_begin(pool, EVENT, &one, &recording);
-    pool_record_end(pool, EVENT, &recording, CUDA_ERROR_UNKNOWN);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).pending, MIB);
-}
-
-Test(stream_order, a_destroyed_event_says_nothing)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    record(EVENT, one);
-    pool_event_destroyed(pool, EVENT);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).pending, MIB);
-}
-
-Test(stream_order, lost_events_say_nothing)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    record(EVENT, one);
-    pool_events_are_lost(pool);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).pending, MIB);
-}
-
-/* It may be recorded here while somebody else records it. */
-Test(stream_order, an_event_that_is_recorded_unseen_never_counts_again)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    pool_event_lost(pool, EVENT);
-    record(EVENT, one);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).pending, MIB);
-    pool_event_destroyed(pool, EVENT);
-    record(EVENT, one);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).cached, MIB);
-}
-
-Test(stream_order, many_events_keep_apart)
-{
-    start_streams();
-    CUdeviceptr blocks[300];
-    for (unsigned i = 0; i < 300; i++)
-        blocks[i] = take_on(one, MIB);
-    for (uintptr_t i = 0; i < 300; i++) {
-        free_on(one, blocks[i]);
-        record((CUevent)((i + 1) * 64), one);
-    }
-    for (uintptr_t i = 0; i < 300; i += 2)
-        pool_event_destroyed(pool, (CUevent)((i + 1) * 64));
-    synchronise_event((CUevent)(200 * 64));
-    cr_assert_eq(bytes_of(one).cached, 200 * MIB);
-    synchronise_event((CUevent)(299 * 64)); /* destroyed */
-    cr_assert_eq(bytes_of(one).cached, 200 * MIB);
-    synchronise_event((CUevent)(300 * 64));
-    cr_assert_eq(bytes_of(one).cached, 300 * MIB);
 }
 
 /* ---- events of our own ---- */
@@ -394,35 +235,6 @@ Test(stream_order, nothing_is_recorded_in_a_context_that_ends)
     atomic_store(&ends->dying, false);
     own_events_record_missing(pool, ends);
     cr_assert_eq(fake_stream_calls().records, 1);
-}
-
-Test(stream_order, events_that_are_lost_during_the_wait_say_nothing)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    record(EVENT, one);
-    struct event_look look;
-    pool_event_wait_begin(pool, EVENT, &look);
-    pool_events_are_lost(pool);
-    pool_event_wait_end(pool, EVENT, &look, CUDA_SUCCESS);
-    cr_assert_eq(bytes_of(one).pending, MIB);
-}
-
-/* A thread that has no context may tell of one, too. */
-Test(stream_order, an_event_is_lost_in_any_context)
-{
-    start_streams();
-    leave_pending(one, MIB);
-    fake_set_current(NULL);
-    pool_event_lost(pool, NULL);
-    pool_event_lost(pool, EVENT);
-    fake_set_current(context);
-    record(EVENT, one);
-    synchronise_event(EVENT);
-    cr_assert_eq(bytes_of(one).pending, MIB);
-    record((CUevent)0x600, one);
-    synchronise_event((CUevent)0x600);
-    cr_assert_eq(bytes_of(one).cached, MIB);
 }
 
 /* ---- events of a record's former owner, in another context ---- */

@@ -118,35 +118,38 @@ Test(stream_parts, what_nothing_is_left_of_serves_another_stream)
     cr_assert_eq(fake_stream_calls().allocations, 2);
 }
 
-Test(stream_parts, a_wait_of_the_programs_orders_the_whole)
+/* A block of the stream that can be had by a wait of the stream for its event. */
+static CUdeviceptr leave_behind_an_event(CUstream stream, size_t bytes)
+{
+    CUdeviceptr block = take_on(stream, bytes);
+    stream_called(stream)->events_requested = 1;
+    fake_stream_works(stream);
+    free_on(stream, block);
+    fake_stream_refuse_memory(2); /* neither for a segment nor for the block alone */
+    return block;
+}
+
+Test(stream_parts, a_wait_for_its_event_orders_the_whole)
 {
     start_streams();
-    CUdeviceptr first = take_on(one, 3 * MIB);
-    fake_stream_works(one);
-    free_on(one, first);
-    record(EVENT, one);
-    wait_on(other, EVENT);
-    cr_assert_eq(take_on(other, 4 * MIB), first);
-    cr_assert_eq(counted_streams().hits.waited, 1);
+    CUdeviceptr whole = leave_behind_an_event(one, 12 * MIB);
+    CUdeviceptr part = take_on(other, 11 * MIB);
+    cr_assert_eq(part, whole + SEGMENT_HEAD);
+    cr_assert_eq(counted_streams().hits.barrier, 1);
     /* Of the former stream's work nothing is known to be over. */
-    free_on(other, first);
-    cr_assert_eq(bytes_of(other).pending, 20 * MIB);
+    free_on(other, part);
+    cr_assert_eq(bytes_of(other).pending, 12 * MIB);
 }
 
 /* Its former stream's work is over with nothing of this one's that came before. */
 Test(stream_parts, what_is_left_of_such_a_whole_is_not_taken_for_over)
 {
     start_streams();
-    CUdeviceptr own = take_on(other, 17 * MIB);
-    CUdeviceptr first = take_on(one, 3 * MIB);
-    fake_stream_works(one);
-    free_on(one, first);
-    record(EVENT, one);
-    wait_on(other, EVENT);
-    cr_assert_eq(take_on(other, 4 * MIB), first);
+    CUdeviceptr whole = leave_behind_an_event(one, 12 * MIB);
+    cr_assert_eq(take_on(other, 10 * MIB + MIB / 2), whole + SEGMENT_HEAD);
     pool_early_launch(pool, other);
-    cr_assert_neq(take_on(other, 4 * MIB), first + 4 * MIB);
-    cr_assert_neq(own, 0);
+    CUdeviceptr rest = take_on(other, MIB + MIB / 4);
+    cr_assert(rest < whole || rest >= whole + 12 * MIB);
 }
 
 /* It was cut and merged since: its last free came after that event. */
