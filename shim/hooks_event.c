@@ -4,7 +4,6 @@
  * stream-ordered memory is in use, the pool follows no waits.
  */
 #include "core/driver/calls.h"
-#include "core/graph_memory/graph_objects.h"
 #include "hooks.h"
 
 /* The pool, if stream-ordered memory is in use. Does not start the pool: a pool that is not running
@@ -121,37 +120,4 @@ HOOK(cuEventRecordWithFlags_ptsz, (CUevent event, CUstream stream, unsigned int 
 {
     note_use(per_thread(stream));
     return real_driver()->cuEventRecordWithFlags_ptsz(event, stream, flags);
-}
-
-/* ---- child graphs ---- */
-
-/* The beginning of the parameters of a node that holds a child graph. */
-struct child_graph_parameters {
-    CUgraphNodeType type;
-    int reserved[3];
-    CUgraph graph;
-};
-
-/* The child graph may itself become part of the new graph, and end with it. The type is the first
- * field in the parameters of every kind of node. */
-static void note_new_node(const CUgraphNodeParams *parameters)
-{
-    const struct child_graph_parameters *child = (const void *)parameters;
-    struct pool *pool = pool_to_tell();
-    if (pool && child && child->type == CU_GRAPH_NODE_TYPE_GRAPH)
-        graph_objects_share(pool, child->graph);
-}
-
-HOOK(cuGraphAddNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies,
-                      size_t count, CUgraphNodeParams *parameters))
-{
-    note_new_node(parameters);
-    return real_driver()->cuGraphAddNode(node, graph, dependencies, count, parameters);
-}
-
-HOOK(cuGraphAddNode_v2, (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies,
-                         const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *parameters))
-{
-    note_new_node(parameters);
-    return real_driver()->cuGraphAddNode_v2(node, graph, dependencies, edges, count, parameters);
 }

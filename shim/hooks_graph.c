@@ -314,3 +314,36 @@ HOOK(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream st
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuLaunchGridAsync(function, width, height, stream));
 }
+
+/* ---- child graphs ---- */
+
+/* The beginning of the parameters of a node that holds a child graph. */
+struct child_graph_parameters {
+    CUgraphNodeType type;
+    int reserved[3];
+    CUgraph graph;
+};
+
+/* The child graph may itself become part of the new graph, and end with it. The type is the first
+ * field in the parameters of every kind of node. */
+static void note_new_node(const CUgraphNodeParams *parameters)
+{
+    const struct child_graph_parameters *child = (const void *)parameters;
+    struct pool *pool = pool_to_tell();
+    if (pool && child && child->type == CU_GRAPH_NODE_TYPE_GRAPH)
+        graph_objects_share(pool, child->graph);
+}
+
+HOOK(cuGraphAddNode, (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies,
+                      size_t count, CUgraphNodeParams *parameters))
+{
+    note_new_node(parameters);
+    return real_driver()->cuGraphAddNode(node, graph, dependencies, count, parameters);
+}
+
+HOOK(cuGraphAddNode_v2, (CUgraphNode * node, CUgraph graph, const CUgraphNode *dependencies,
+                         const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *parameters))
+{
+    note_new_node(parameters);
+    return real_driver()->cuGraphAddNode_v2(node, graph, dependencies, edges, count, parameters);
+}

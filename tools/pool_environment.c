@@ -155,18 +155,26 @@ static bool is_theirs_to_read(const char *config)
            stat(config, &status) == 0 && S_ISREG(status.st_mode);
 }
 
+/* told: a bool, set where the reader has told anything. */
+static void complain_and_note(const char *line, void *told)
+{
+    *(bool *)told = true;
+    complain("%s", line);
+}
+
 int pool_environment_set_config(const struct pool_options *options, struct settings *settings)
 {
     const char *config = options->config;
-    bool is_given = config != NULL && *config != '\0';
+    bool is_given = config != NULL && *config != '\0', told = false;
 
     settings_defaults(settings);
-    if (is_given && config_read_patiently(config, settings, complain_of, NULL) != 0)
+    if (is_given && config_read_patiently(config, settings, complain_and_note, &told) != 0)
         return EXIT_BAD_INPUT;
     if (options->assignment_count > 0 && config_set(options->assignments, options->assignment_count,
-                                                    settings, complain_of, NULL) != 0)
+                                                    settings, complain_and_note, &told) != 0)
         return EXIT_BAD_INPUT;
-    if (options->assignment_count > 0 ||
+    /* As text they lack the retired settings, of which the processes need not tell again. */
+    if (options->assignment_count > 0 || told ||
         (is_given && config[0] != '{' && !is_theirs_to_read(config)))
         return pass_settings_as_text(settings);
     return is_given && config[0] != '{' ? pass_settings_file(config) : 0;

@@ -87,10 +87,6 @@ typedef struct CUipcMemHandle_st {
     char reserved[64];
 } CUipcMemHandle;
 
-typedef struct CUipcEventHandle_st {
-    char reserved[64];
-} CUipcEventHandle;
-
 typedef struct CUmemLocation_st {
     CUmemLocationType type;
     int id;
@@ -136,15 +132,6 @@ typedef union CUlaunchAttributeValue_union {
     int cooperative;
     int programmaticStreamSerializationAllowed;
     int priority;
-    struct {
-        CUevent event;
-        int flags;
-        int triggerAtBlockStart;
-    } programmaticEvent;
-    struct {
-        CUevent event;
-        int flags;
-    } launchCompletionEvent;
 } CUlaunchAttributeValue;
 
 typedef struct CUlaunchAttribute_st {

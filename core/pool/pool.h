@@ -189,7 +189,6 @@ void pool_green_barrier_coming(struct pool *pool, CUgreenCtx green);
 
 /* Called around a context-wide synchronise of the context with this handle, or (NULL) of the
  * current one. */
-struct order_marks;
 struct synchronising {
     struct context *context; /* NULL: not known to the pool */
     bool cleans;             /* success makes clean what was freed before it */

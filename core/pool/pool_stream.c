@@ -246,30 +246,35 @@ struct order_mark pool_stream_wait_begin(struct pool *pool, CUstream handle)
     return mark;
 }
 
-/* An error that the program's own wait has found stays in the context. The pool steps aside there,
- * as it does after an error of its own calls. */
-static void note_error(struct context *context, CUresult result)
+/* An error that the program's own wait has found stays in the context. The pool leaves that context
+ * to the driver, as it does after an error of its own calls. NULL: the current context. */
+static void note_error(struct pool *pool, struct context *context, CUresult result)
 {
-    if (context && result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+    bool green;
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
+        return;
+    if (!context)
+        context = context_current(pool, &green);
+    if (context)
         epoch_note_error(context, result);
 }
 
 void pool_stream_wait_end(struct pool *pool, struct order_mark mark, CUresult result)
 {
-    bool green;
     /* Nothing is learned where captures are under way: one that began during the wait may have the
      * stream. */
     if (result == CUDA_SUCCESS && mark.stream && !program_captures(&pool->captures))
         order_mark_is_over(mark);
-    else if (result != CUDA_SUCCESS)
-        note_error(mark.context ? mark.context : context_current(pool, &green), result);
+    else
+        note_error(pool, mark.context, result);
 }
 
 void pool_event_wait_ended(struct pool *pool, CUresult result)
 {
-    bool green;
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
-        note_error(context_current(pool, &green), result);
+    /* Of several contexts, nobody knows which one the event is of. The pool's own calls find the
+     * error there. Relaxed: a first context of several may still be the current one. */
+    if (!atomic_load_explicit(&pool->several_contexts, memory_order_relaxed))
+        note_error(pool, NULL, result);
 }
 
 /* A program that launches this way, and uses no stream-ordered memory, only pays for a look at a

@@ -27,8 +27,9 @@ int config_read_file(const char *path, struct settings *settings, char *error, s
  * job. */
 int config_read(const char *source, struct settings *settings, char *error, size_t error_bytes);
 
-/* As config_read, for a person who waits: reports every error instead of the first, and also reads
- * pipes, and stdin for "-". 0, or -1 with *settings untouched. */
+/* As config_read, for a person who waits: reports every error instead of the first, and each
+ * setting that has no effect any more, and also reads pipes, and stdin for "-". 0, or -1 with
+ * *settings untouched. */
 int config_read_patiently(const char *source, struct settings *settings,
                           document_complaint *complain, void *context);
 

@@ -10,11 +10,10 @@
  * caches the numbers of created streams by their handles. A cached number that belongs to no stream
  * any more is asked for again.
  *
- * A struct stream is made when a stream first uses stream-ordered memory, or first waits for a
- * stream that did. When the stream is destroyed, the record belongs to no stream (its id is 0).
- * Other streams may then reuse its free blocks, by the rules of stream_order.h. Once nothing in it
- * is pending, the record serves the next new stream of its device. Its stamps are never reset, so
- * whatever is known of a stamp stays true.
+ * A struct stream is made when a stream first uses stream-ordered memory. When the stream is
+ * destroyed, the record belongs to no stream (its id is 0). Other streams may then reuse its free
+ * blocks, by the rules of stream_order.h. Once nothing in it is pending, the record serves the next
+ * new stream of its device. Its stamps are never reset, so whatever is known of a stamp stays true.
  *
  * Locking: a stream's lock guards its shelves and every field for which nothing else is said. The
  * list's lock guards making and ending streams. Ids and the list are read without that lock.

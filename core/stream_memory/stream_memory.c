@@ -39,10 +39,8 @@ static bool starts(struct pool *pool)
     if (!pool->settings.stream_ordered.enabled || !can_be_served(pool->driver))
         return true;
     struct streams *streams = streams_make();
-    if (!streams) {
-        free(streams);
+    if (!streams)
         return false;
-    }
     pool->of_kind[KIND_STREAM_ORDERED] = streams;
     mempool_unserved_start(pool);
     return true;

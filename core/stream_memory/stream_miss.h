@@ -12,7 +12,7 @@
 #include "stream_search.h"
 #include "stream_shelf.h"
 
-/* Steps 5 to 7 of stream_heap.h. */
+/* Steps 4 to 6 of stream_heap.h. */
 CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *bucket,
                      CUdeviceptr *address, size_t requested, struct search *search);
 

@@ -1,12 +1,12 @@
 /*
- * Which work on streams is known to have completed, and which work comes after which.
+ * Which work on streams is known to have completed.
  *
  * Every free on a stream takes the stream's next stamp, under the stream's lock. So the work that
  * used the block was submitted before the stamp was taken. The pool may give the block to work of
  * another stream when one of these is known of its stamp:
  *   - The stamp has completed (stream.done). The program has waited for the stream or for the whole
  *     context, or a query told it that it need not wait. Or an event of the pool's own has
- * completed that was recorded in a free with this stamp or a later one.
+ *     completed that was recorded in a free with this stamp or a later one.
  *   - The stamp has an event of the pool's own, recorded in that very free, and the pool makes the
  *     other stream wait for it. The event of a later free is never used for this. The stream would
  *     wait for work that the program submitted after the free, which does not happen without the
@@ -68,7 +68,7 @@
  * completed. */
 struct order_mark {
     struct stream *stream;   /* NULL: the wait tells nothing */
-    struct context *context; /* of the stream; NULL: not known */
+    struct context *context; /* of the stream, also where stream is NULL; NULL: not known */
     uint64_t stamp;
 };
 

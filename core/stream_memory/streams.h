@@ -20,7 +20,6 @@
 #include "stream.h"
 #include "stream_block.h"
 
-struct event_shard;
 struct machine;
 struct mempool;
 struct stream_holders;

@@ -61,7 +61,7 @@ expect "host_functions" on_pool CUDAPOOL_REPORT=none -- "${host_functions[@]}"
 expect "misses" on_pool CUDAPOOL_REPORT=none SIMCUDA_MEMORY=4GiB -- "$programs/misses" count=3000 \
     bytes=65536 mixed
 
-# Here the addresses come back in all four ways.
+# Here the addresses come back in all ways but the one behind the program's events.
 streams=("$programs/stream_ordered" pairs=500 threads=4 rounds=20 stress=10 large=64)
 expect "stream_ordered, plain driver" on_driver -- "${streams[@]}"
 expect "stream_ordered" on_pool CUDAPOOL_REPORT=none -- "${streams[@]}" cases-must-hit

@@ -54,6 +54,10 @@ says "a retired setting" 0 "^cudapool: .*$retired: has no effect any more; the n
     'CUDAPOOL_CONFIG={"stream_ordered": {"reuse": {"follow_event_dependencies": true}}}' \
     -- "$programs/outputs" device=1
 expect "and the pool serves" grep -q '"requests": 1' "$work/retired.json"
+echo '{"stream_ordered": {"reuse": {"follow_event_dependencies": true}}}' >"$work/retired.settings"
+# shellcheck disable=SC2016 # the shell that is run expands it
+"$cudapool" run --config "$work/retired.settings" sh -c '"$0" device=1; "$0" device=1' "$programs/outputs" >/dev/null 2>"$work/err"
+expect "is told once for all processes" test "$(grep -c "$retired" "$work/err")" -eq 1
 says "a file is no name" 2 'my/settings.json: cannot be opened: No such file or directory$' "$cudapool" check my/settings.json
 expect "-V is the version" test "$("$cudapool" -V)" = "$("$cudapool" --version)"
 

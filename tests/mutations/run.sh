@@ -75,7 +75,8 @@ random_seeds() { # A-B
     *"(it hangs)"*) return $HANGS ;;
     *"killed by signal"*) return $CRASHED ;;
     esac
-    [ -s "$work/operations" ] && found $status
+    [ -s "$work/operations" ] || return $ERROR
+    found $status
 }
 
 # One unit test, on the driver that records what it is asked.

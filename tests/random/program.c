@@ -90,8 +90,10 @@ static void make_settings(struct profile *profile, struct random *r)
         choose(r, budgets), choose(&of_hot, hot), choose(r, orders), choose(r, idle),
         profile->free_synchronizes ? "true" : "false", one_in(r, 20) ? "false" : "true",
         policies[policy], step, profile->smallest, choose(r, largest), choose(r, cached),
-        choose(r, blocks), choose(r, ratios), choose(r, flags), choose(r, flags), choose(r, orders),
-        choose(r, idle), choose(r, thresholds), profile->free ? "true" : "false",
+        choose(r, blocks), choose(r, ratios),
+        /* A third flag was drawn here: the rest of a seed is the same without it. */
+        (choose(r, flags), choose(r, flags)), choose(r, flags), choose(r, orders), choose(r, idle),
+        choose(r, thresholds), profile->free ? "true" : "false",
         profile->limited ? choose(r, limits) : "null");
     if (written >= (int)sizeof profile->settings)
         profile->settings[0] = '\0';

@@ -341,9 +341,13 @@ Test(stream_heap, settings_switch_the_ways_off)
     settings.stream_ordered.reuse = (struct reuse_settings){false, false};
     start_streams();
     leave_pending(one, MIB);
-    fake_stream_is_done(one);
-    take_on(other, MIB);
+    cr_assert_neq(take_on(other, MIB), 0);
     cr_assert_eq(counted_streams().misses, 2);
+    leave_pending(one, MIB);
+    fake_stream_is_done(one);
+    cr_assert_neq(take_on(other, MIB), 0);
+    cr_assert_eq(counted_streams().misses, 3);
+    cr_assert_eq(fake_stream_calls().records, 0);
 }
 
 Test(stream_heap, a_block_freed_elsewhere_belongs_to_that_stream)

@@ -104,6 +104,19 @@ Test(stream_order, and_so_does_an_event)
     expect_no_service();
 }
 
+/* The event may be of the other one. */
+Test(stream_order, but_not_with_several_contexts)
+{
+    CUdeviceptr address = 0;
+    start_streams();
+    free_on(one, take_on(one, MIB));
+    another_context(0);
+    allocate(MIB);
+    fake_set_current(context);
+    pool_event_wait_ended(pool, CUDA_ERROR_ILLEGAL_ADDRESS);
+    cr_assert(take_at_once(&address, MIB, NULL, one));
+}
+
 Test(stream_order, a_synchronised_context_settles_all)
 {
     start_streams();
