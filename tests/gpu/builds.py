@@ -46,6 +46,7 @@ def rows(programs):
         "async_threads, 1": [threads, "1"],
         "async_threads, 16": [threads, "16"],
         "cupy, MemoryAsyncPool": [*apps, "cupy_async"],
+        "jax, cuda_async": ["env", "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async", *apps, "jax"],
         "torch, cudaMallocAsync": ["env", "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync", *apps, "torch"],
     }
 
