@@ -170,8 +170,8 @@ static void release_on(CUstream on, CUdeviceptr address)
     SEE_IF(on != NULL && address != 0, cuMemFreeAsync(address, on));
 }
 
-/* Blocks go from one stream to another: known to be over, by asking, and by a wait. The program puts
- * one stream behind the other meanwhile. */
+/* Blocks go from one stream to another: known to be over, by asking, and by a wait. The program
+ * puts one stream behind the other meanwhile. */
 static void hand_over(void)
 {
     CUevent event = NULL;
