@@ -271,8 +271,8 @@ void pool_stream_wait_end(struct pool *pool, struct order_mark mark, CUresult re
 
 void pool_event_wait_ended(struct pool *pool, CUresult result)
 {
-    /* Of several contexts, nobody knows which one the event is of. The pool's own calls find the
-     * error there. Relaxed: a first context of several may still be the current one. */
+    /* Among several contexts, the pool does not know which one the event belongs to. Its own calls
+     * there find the error. Relaxed: it orders nothing. */
     if (!atomic_load_explicit(&pool->several_contexts, memory_order_relaxed))
         note_error(pool, NULL, result);
 }

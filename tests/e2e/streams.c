@@ -196,14 +196,13 @@ static void other_streams_get_nothing(void)
     struct gate gate;
     for (int i = 0; i < 3; i++) {
         CUdeviceptr block = leave_behind_gate(one, MIB, &gate);
-        bool over = i != 0;
-        if (over)
+        if (i != 0) {
             open_gate(gate);
-        if (over)
             sleep_ms(20); /* the stream gets there, and nobody says so */
+        }
         CUdeviceptr instead = take_on(other, MIB);
         CHECK(instead != block);
-        if (!over)
+        if (i == 0)
             open_gate(gate);
         CU(cuCtxSynchronize());
         CU(cuMemFreeAsync(instead, other));

@@ -15,7 +15,6 @@ something was slow.
 """
 
 import argparse
-import math
 import os
 import random
 import re
@@ -25,8 +24,8 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Student's t, 97.5 %, by the degrees of freedom; beyond them 2.
-T = [0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13]
+sys.path.insert(0, os.path.join(HERE, "programs"))
+import compare  # noqa: E402
 
 
 def rows(programs):
@@ -62,16 +61,6 @@ def milliseconds(command, preload):
     return float(told[-1])
 
 
-def ratio(old, new):
-    logs = [math.log(b / a) for a, b in zip(old, new)]
-    mean = statistics.mean(logs)
-    if len(logs) < 2:
-        return f"{math.exp(mean):.3f}"
-    t = T[len(logs) - 1] if len(logs) <= len(T) else 2
-    half = t * statistics.stdev(logs) / math.sqrt(len(logs))
-    return f"{math.exp(mean):.3f} [{math.exp(mean - half):.3f}, {math.exp(mean + half):.3f}]"
-
-
 def measure(command, builds, turns, ends):
     found = {"plain": [], "old": [], "new": []}
     for turn in range(turns):
@@ -104,8 +93,8 @@ def main():
             print(f"{name}, and what follows: not started, the time is up")
             break
         middle = [f"{statistics.median(found[build]):.2f}" for build in builds]
-        print(f"| {name} | {' | '.join(middle)} | {ratio(found['old'], found['new'])} | {len(found['new'])} |",
-              flush=True)
+        ratio = compare.shown(compare.paired_ratio(found["new"], found["old"]))
+        print(f"| {name} | {' | '.join(middle)} | {ratio} | {len(found['new'])} |", flush=True)
 
 
 if __name__ == "__main__":

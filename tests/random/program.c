@@ -91,7 +91,7 @@ static void make_settings(struct profile *profile, struct random *r)
         profile->free_synchronizes ? "true" : "false", one_in(r, 20) ? "false" : "true",
         policies[policy], step, profile->smallest, choose(r, largest), choose(r, cached),
         choose(r, blocks), choose(r, ratios),
-        /* A third flag was drawn here: the rest of a seed is the same without it. */
+        /* Two draws for one flag, so that seeds keep their meaning. */
         (choose(r, flags), choose(r, flags)), choose(r, flags), choose(r, orders), choose(r, idle),
         choose(r, thresholds), profile->free ? "true" : "false",
         profile->limited ? choose(r, limits) : "null");

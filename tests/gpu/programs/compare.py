@@ -58,6 +58,11 @@ def student(freedom):
     return 1.96 + 2.372 / freedom + 2.823 / freedom**2 + 2.556 / freedom**3
 
 
+def interval_of(middle, reach):
+    """What lies within reach of a logarithm: [value, low, high]."""
+    return [math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)]
+
+
 def ratio(above, below):
     """The ratio of two samples' geometric means, and its 95 % interval by Student's t of the logarithms:
     [value, low, high]. Two samples of one value each have no interval."""
@@ -70,8 +75,18 @@ def ratio(above, below):
         return [math.exp(middle), None, None]
     squares = sum((x - statistics.mean(values)) ** 2 for values in (above, below) for x in values)
     error = math.sqrt(squares / freedom * (1 / len(above) + 1 / len(below)))
-    reach = student(freedom) * error
-    return [math.exp(middle), math.exp(middle - reach), math.exp(middle + reach)]
+    return interval_of(middle, student(freedom) * error)
+
+
+def paired_ratio(above, below):
+    """As ratio, for values that belong together in pairs, such as runs of one turn."""
+    logs = [math.log(a / b) for a, b in zip(above, below)]
+    if not logs:
+        return None
+    middle = statistics.mean(logs)
+    if len(logs) == 1:
+        return [math.exp(middle), None, None]
+    return interval_of(middle, student(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs)))
 
 
 def width(interval):
@@ -444,6 +459,11 @@ def self_test():
     assert ratio([5.0] * 6, [5.0] * 6) == [1, 1, 1]
     assert ratio([6.0], [5.0]) == [approximately(1.2), None, None] and ratio([], [5.0]) is None
     assert width(ratio([6.0], [5.0])) == math.inf and width([1.0, 0.96, 1.04]) == approximately(0.04)
+    assert paired_ratio([6.0, 12.0], [5.0, 10.0]) == [approximately(1.2)] * 3 and paired_ratio([], []) is None
+    assert paired_ratio([6.0], [5.0]) == [approximately(1.2), None, None]
+    value, low, high = paired_ratio([2.0, 8.0, 4.0, 4.0], [1.0] * 4)  # logarithms of 4, with a deviation of log 2 * sqrt(2/3)
+    assert value == approximately(4) and high / value == approximately(value / low), (value, low, high)
+    assert math.isclose(math.log(high / value), 3.182 * math.log(2) * math.sqrt(2 / 3) / 2, rel_tol=0.01)
     covered = 0
     for _ in range(500):
         _, low, high = ratio(*([chance.lognormvariate(0, 0.1) for _ in range(3)] for _ in range(2)))

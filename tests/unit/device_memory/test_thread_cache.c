@@ -360,9 +360,12 @@ static bool eight_stay_inside_the_growth_budget(void)
 
 Test(thread_cache, all_caches_together_stay_inside_the_growth_budget)
 {
+    bool awake = false;
     start_with_budget(32 * MIB);
-    for (unsigned tries = 0; !eight_stay_inside_the_growth_budget() && tries < 50; tries++)
-        continue;
+    for (unsigned tries = 0; !awake && tries < 50; tries++)
+        awake = eight_stay_inside_the_growth_budget();
+    if (!awake)
+        cr_skip_test("in each of 50 tries the machine took so long that caches fell asleep");
 }
 
 static void take_out_of_all_caches(struct bucket *bucket)
