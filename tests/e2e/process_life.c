@@ -289,7 +289,12 @@ static atomic_uint called_back;
 static void allocate_meanwhile(const char *name)
 {
     CUdeviceptr block;
+    CUcontext current;
     (void)name;
+    /* The pool's own thread has none. */
+    CU(cuCtxGetCurrent(&current));
+    if (!current)
+        return;
     CU(cuMemAlloc_v2(&block, BYTES));
     CU(cuMemsetD32_v2(block, 5, WORDS));
     CU(cuMemFree_v2(block));

@@ -420,21 +420,29 @@ Test(stream, those_that_are_used_make_way_for_none)
     }
 }
 
+#define UNUSED 8u
+
+static void use_the_first(unsigned count)
+{
+    for (unsigned k = 0; k < count; k++)
+        cr_assert(use(numbered(k)));
+}
+
+/* Those that are used are used before each look, however long the looks take. */
 Test(stream, those_that_are_not_used_do)
 {
     start_with_numbers();
     for (unsigned i = 0; i < STREAMS_MAX; i++)
         cr_assert(use(numbered(i)));
     cr_assert_not(use(numbered(5000)));
-    for (unsigned i = 0; i < 12; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-        for (unsigned k = 0; k < 500; k++)
-            cr_assert(use(numbered(k)));
+    nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL);
+    for (unsigned i = 0; i < UNUSED; i++) {
+        use_the_first(STREAMS_MAX - UNUSED);
+        cr_assert(use(numbered(5000 + i)));
     }
-    for (unsigned i = 5000; i < 5524; i++)
-        cr_assert(use(numbered(i)));
+    use_the_first(STREAMS_MAX - UNUSED);
     cr_assert_not(use(numbered(6000)));
-    for (unsigned k = 0; k < 500; k++)
+    for (unsigned k = 0; k < STREAMS_MAX - UNUSED; k++)
         cr_assert_not_null(stream_find(pool, numbered(k), false).stream);
 }
 
