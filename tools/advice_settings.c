@@ -157,36 +157,34 @@ static void blame_container(const struct device_limits *limits, const char *fail
              from, from[0] != '\0' ? " in the environment)" : "");
 }
 
-/* The program asked for more than its limit allows. */
-bool requests_fail_at_the_limit(const struct case_at_hand *at_hand, struct advice *advice)
+/* What failed at a limit: raise the setting, or blame the container where no setting states it. */
+static bool fails_at(const struct case_at_hand *at_hand, measure *failures_of, bool of_group,
+                     struct advice *advice)
 {
-    const struct byte_size *limit = &at_hand->settings->limits.device_bytes;
+    const struct settings *settings = at_hand->settings;
+    const struct byte_size *limit =
+        of_group ? &settings->limits.group_bytes : &settings->limits.device_bytes;
     char failures[160];
 
-    if (at_hand->kind->totals.failures.limit == 0)
+    if (failures_of(&at_hand->kind->totals) == 0)
         return false;
-    spell_failures(at_hand->kind, limit_failures, failures);
+    spell_failures(at_hand->kind, failures_of, failures);
     if (limit->unlimited)
-        blame_container(at_hand->limits, failures, false, advice);
+        blame_container(at_hand->limits, failures, of_group, advice);
     else
-        propose_limit(at_hand, "limits.device_bytes", limit, failures, advice);
+        propose_limit(at_hand, of_group ? "limits.group_bytes" : "limits.device_bytes", limit,
+                      failures, advice);
     return true;
 }
 
-/* The processes of the group together asked for more than its limit allows. */
+bool requests_fail_at_the_limit(const struct case_at_hand *at_hand, struct advice *advice)
+{
+    return fails_at(at_hand, limit_failures, false, advice);
+}
+
 bool requests_fail_at_the_groups_limit(const struct case_at_hand *at_hand, struct advice *advice)
 {
-    const struct byte_size *limit = &at_hand->settings->limits.group_bytes;
-    char failures[160];
-
-    if (at_hand->kind->totals.failures.group == 0)
-        return false;
-    spell_failures(at_hand->kind, group_failures, failures);
-    if (limit->unlimited)
-        blame_container(at_hand->limits, failures, true, advice);
-    else
-        propose_limit(at_hand, "limits.group_bytes", limit, failures, advice);
-    return true;
+    return fails_at(at_hand, group_failures, true, advice);
 }
 
 bool requests_fail_for_memory(const struct case_at_hand *at_hand, struct advice *advice)

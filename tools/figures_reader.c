@@ -106,34 +106,24 @@ static int check_beginning(const struct document *document, const struct figures
     return 0;
 }
 
+/* Of a record of each type. */
 static uint32_t least_bytes(uint32_t type)
 {
-    switch (type) {
-    case FIGURES_SETTINGS:
-        return sizeof(struct figures_settings_record);
-    case FIGURES_DEVICE:
-        return sizeof(struct figures_device);
-    case FIGURES_HISTORY:
-        return sizeof(struct figures_history);
-    case FIGURES_KIND:
-        return sizeof(struct figures_kind);
-    case FIGURES_HEAP:
-        return sizeof(struct figures_heap);
-    case FIGURES_BUCKET:
-        return sizeof(struct figures_bucket);
-    case FIGURES_BIN:
-        return sizeof(struct figures_bin);
-    case FIGURES_NEIGHBOURS:
-        return sizeof(struct figures_neighbours);
-    case FIGURES_HOUSEKEEPER:
-        return sizeof(struct figures_housekeeper);
-    case FIGURES_LIMITS:
-        return sizeof(struct figures_limits);
-    case FIGURES_GRAPHS:
-        return sizeof(struct figures_graphs);
-    default:
-        return sizeof(struct figures_record);
-    }
+    static const uint32_t bytes[] = {
+        [FIGURES_SETTINGS] = sizeof(struct figures_settings_record),
+        [FIGURES_DEVICE] = sizeof(struct figures_device),
+        [FIGURES_HISTORY] = sizeof(struct figures_history),
+        [FIGURES_KIND] = sizeof(struct figures_kind),
+        [FIGURES_HEAP] = sizeof(struct figures_heap),
+        [FIGURES_BUCKET] = sizeof(struct figures_bucket),
+        [FIGURES_BIN] = sizeof(struct figures_bin),
+        [FIGURES_NEIGHBOURS] = sizeof(struct figures_neighbours),
+        [FIGURES_HOUSEKEEPER] = sizeof(struct figures_housekeeper),
+        [FIGURES_LIMITS] = sizeof(struct figures_limits),
+        [FIGURES_GRAPHS] = sizeof(struct figures_graphs),
+    };
+    uint32_t least = type < sizeof(bytes) / sizeof(bytes[0]) ? bytes[type] : 0;
+    return least != 0 ? least : sizeof(struct figures_record);
 }
 
 /* Checks that every record is at least as long as its type requires, and lies inside the file. */

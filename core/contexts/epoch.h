@@ -114,6 +114,19 @@ bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64
 bool epoch_wait_in_allocation_until(struct pool *pool, struct context *context, uint64_t stamp,
                                     uint64_t give_up_at);
 
+/* No lock held. Called in a free of the program's own that is to wait, before epoch_wait_in_free.
+ * Sees to a waitable fence with epoch >= stamp: waits for another free's record, or records one.
+ * A thread outside of a free may be recording, and nobody may wait for its fence. The call waits
+ * for that record before it makes its own. It waits for STALLED_WAIT_NANOSECONDS at most. There may
+ * be no fence afterwards: a capture has begun, or a context is ending. Returns an error that stays
+ * in the context. */
+CUresult epoch_fence_in_free(struct pool *pool, struct context *context, uint64_t stamp);
+
+/* No lock held. Waits for the context's work where no fence can be recorded, by the driver's free
+ * of one pinned byte. It takes no device memory and disturbs no capture. It does not wait where the
+ * driver refuses. Returns an error that stays in the context. */
+CUresult epoch_wait_by_free(struct pool *pool, struct context *context);
+
 /* The longest that an allocation waits while nothing becomes clean: nanoseconds. */
 #define STALLED_WAIT_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 

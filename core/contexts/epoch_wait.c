@@ -14,6 +14,7 @@
 #include "core/base/numbers.h"
 #include "core/driver/calls.h"
 #include "fence_list.h"
+#include "registry.h"
 #include "rounds.h"
 
 /* AWAIT_NANOSECONDS: the longest that epoch_await_others waits for another thread's query or
@@ -219,6 +220,55 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp, ui
     }
     thread_state.waited_ns += monotonic_now() - started;
     return fence;
+}
+
+/* Whether no waitable fence covers the stamp, and work up to the stamp may still run. */
+static bool lacks_a_waitable_fence(const struct context *context, uint64_t stamp)
+{
+    lock_must_be_held(&context->lock);
+    return epoch_clean(&context->epochs) < stamp && !epoch_fence_for(&context->epochs, stamp, true);
+}
+
+CUresult epoch_fence_in_free(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    uint64_t started = monotonic_now(), give_up_at = started + STALLED_WAIT_NANOSECONDS;
+    const struct epochs *epochs = &context->epochs;
+    context_lock(context);
+    await_fence_for(context, stamp, give_up_at);
+    while (lacks_a_waitable_fence(context, stamp) && epochs->recording &&
+           !epochs->recording_for_free && !is_past(give_up_at)) {
+        context_unlock(context);
+        patient_nap(started);
+        context_lock(context);
+    }
+    bool lacks = lacks_a_waitable_fence(context, stamp);
+    struct fence *fence = lacks ? epoch_begin_close(context, true) : NULL;
+    context_unlock(context);
+    return fence ? epoch_record(pool, context, fence) : CUDA_SUCCESS;
+}
+
+CUresult epoch_wait_by_free(struct pool *pool, struct context *context)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    const struct driver *driver = pool->driver;
+    CUresult result = CUDA_SUCCESS;
+    void *memory;
+    bool pushed;
+    uint64_t started = monotonic_now();
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    if (driver->cuMemAllocHost_v2 && driver->cuMemFreeHost &&
+        context_push(pool, context, &pushed)) {
+        result = driver->cuMemAllocHost_v2(&memory, 1);
+        result = result == CUDA_SUCCESS ? driver->cuMemFreeHost(memory) : result;
+        context_pop(pool, pushed);
+    }
+    relaxed_mode_end(driver, mode);
+    leave_driver();
+    thread_state.waited_ns += monotonic_now() - started;
+    epoch_note_error(context, result);
+    return context_is_usable(context) ? CUDA_SUCCESS : result;
 }
 
 static bool wait_for(struct pool *pool, struct context *context, struct fence_wait wait)

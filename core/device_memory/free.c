@@ -77,12 +77,52 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
+/* Asks the driver whether a free is possible now, beside captures that may forbid it. If it is, the
+ * driver's free also waits for the part's context. The driver does not know the part, so it frees a
+ * new allocation in the part's place. */
+static CUresult free_as_the_driver(struct pool *pool, struct context *context,
+                                   const struct free_call *call)
+{
+    CUdeviceptr address;
+    bool pushed = false;
+    /* A free in a stream's order waits for nothing, and the stream may belong to the current
+     * context. */
+    if (call->waitable && !context_push(pool, context, &pushed))
+        return CUDA_SUCCESS;
+    enter_driver();
+    CUresult result = pool->driver->cuMemAlloc_v2(&address, 1);
+    if (result == CUDA_SUCCESS) {
+        result = call->release(pool, address, call->argument);
+        struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+        if (result != CUDA_SUCCESS)
+            pool->driver->cuMemFree_v2(address);
+        relaxed_mode_end(pool->driver, mode);
+    }
+    leave_driver();
+    context_pop(pool, pushed);
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
+}
+
+/* Called before the free of a part that is left to the driver. Waits and fails as the driver's free
+ * would, except beside captures, where nothing is waited for. Without fences, this wait alone tells
+ * that parts are unused. */
+static CUresult ask_for_part(struct pool *pool, struct context *context,
+                             const struct free_call *call)
+{
+    if (captures_under_way(&pool->captures))
+        return captures_spare_frees(pool) ? CUDA_SUCCESS : free_as_the_driver(pool, context, call);
+    return call->waitable ? synchronise_like_the_driver(pool, context) : CUDA_SUCCESS;
+}
+
 /* Lets the driver answer the free. */
 __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, struct block *block,
                                                              CUdeviceptr address,
                                                              const struct free_call *call)
 {
     struct context *context = context_of_heap(block->heap);
+    CUresult asked = block_is_part(block) ? ask_for_part(pool, context, call) : CUDA_SUCCESS;
+    if (asked != CUDA_SUCCESS)
+        return asked;
     if (!call->waitable)
         return heap_free_by_driver(pool, block, address, call->release, call->argument);
     struct driver_free own;
@@ -124,6 +164,7 @@ struct freed {
     struct fence *fence;         /* to be recorded; NULL: none */
     bool synchronise;            /* this free synchronises the context, as the driver's does */
     bool host_work;              /* it waits for work that ends only if the host acts */
+    bool part;                   /* the driver does not know the block */
 };
 
 /* Whether a free that has to wait waits for a fence instead of synchronising the context. A
@@ -151,7 +192,8 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
     heap_note_user(pool, heap);
     struct place place = place_for_free(pool, heap, block->bucket);
     bool by_fence = waits_for_a_fence(pool, heap, waitable);
-    *freed = (struct freed){.host_work = by_fence || (waitable && policy_has_host_work(context))};
+    *freed = (struct freed){.host_work = by_fence || (waitable && policy_has_host_work(context)),
+                            .part = block_is_part(block)};
     /* If the wait fails, the block can be taken back from the heap's lists, but not from a cache.
      */
     if (freed->host_work)
@@ -171,6 +213,22 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
     if (due && !freed->fence && place.cache)
         thread_cache_count_again(place.cache);
     return true;
+}
+
+/* A free that waits as the driver's own free does. Where no fence can be recorded, the driver's
+ * free waits in its place. The driver does not know a part, so it frees something else for it. */
+static CUresult wait_for_host_work(struct pool *pool, struct block *block, CUdeviceptr address,
+                                   const struct free_call *call, const struct freed *freed)
+{
+    struct context *context = context_of_heap(block->heap);
+    CUresult result;
+    if (heap_wait_for_stamp(pool, context, freed->stamp, &result))
+        return result;
+    if (freed->part)
+        return epoch_wait_by_free(pool, context);
+    return take_back(block->heap, block, address, freed->stamp)
+               ? free_past_the_pool(pool, block, address, call)
+               : result;
 }
 
 /* The unlocked part of a free: records the fence, and waits. */
@@ -193,11 +251,9 @@ static CUresult fence_and_wait(struct pool *pool, struct block *block, CUdevicep
     if (call->waitable &&
         __builtin_expect(heap_is_behind_driver_frees(block->heap, freed->driver_frees), 0))
         heap_wait_for_driver_frees(context, freed->driver_frees, freed->stamp);
-    /* If no fence could be recorded, the driver's own free waits instead. */
-    if (freed->host_work && !heap_wait_for_stamp(pool, context, freed->stamp) &&
-        take_back(block->heap, block, address, freed->stamp))
-        return free_past_the_pool(pool, block, address, call);
-    return result;
+    CUresult waited =
+        freed->host_work ? wait_for_host_work(pool, block, address, call, freed) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? waited : result;
 }
 
 /* Whether a free in a stream's order is better left to the driver, because little memory is left.
@@ -236,83 +292,19 @@ static CUresult free_into_pool(struct pool *pool, struct block *block, CUdevicep
     return result;
 }
 
-/* Frees a part where no fence can be recorded. The driver's free would have waited, and returned an
- * error that stays in the context. So this free synchronises first. Nobody gets the part any more.
- */
-static CUresult free_unfenced_part(struct pool *pool, struct block *block, CUdeviceptr address,
-                                   const struct free_call *call)
-{
-    CUresult result = CUDA_SUCCESS;
-    if (call->waitable)
-        result = synchronise_like_the_driver(pool, context_of_heap(block->heap));
-    return result == CUDA_SUCCESS
-               ? heap_free_by_driver(pool, block, address, call->release, call->argument)
-               : result;
-}
-
-/* Asks the driver whether a free is possible now, beside captures that may forbid it. If it is, the
- * driver's free also waits for the part's context. The driver does not know the part, so it frees a
- * new allocation in the part's place. */
-static CUresult free_as_the_driver(struct pool *pool, struct context *context,
-                                   const struct free_call *call)
-{
-    CUdeviceptr address;
-    bool pushed = false;
-    /* A free in a stream's order waits for nothing, and the stream may belong to the current
-     * context. */
-    if (call->waitable && !context_push(pool, context, &pushed))
-        return CUDA_SUCCESS;
-    enter_driver();
-    CUresult result = pool->driver->cuMemAlloc_v2(&address, 1);
-    if (result == CUDA_SUCCESS) {
-        result = call->release(pool, address, call->argument);
-        struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-        if (result != CUDA_SUCCESS)
-            pool->driver->cuMemFree_v2(address);
-        relaxed_mode_end(pool->driver, mode);
-    }
-    leave_driver();
-    context_pop(pool, pushed);
-    return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
-}
-
-/* Frees a part, which the driver must never free. Nothing is waited for while captures are under
- * way. */
-__attribute__((noinline)) static CUresult
-free_part(struct pool *pool, struct block *block, CUdeviceptr address, const struct free_call *call)
-{
-    struct context *context = context_of_heap(block->heap);
-    struct free_call here = *call;
-    bool captures = captures_under_way(&pool->captures);
-    CUresult result =
-        captures_spare_frees(pool) ? CUDA_SUCCESS : free_as_the_driver(pool, context, call);
-    if (result != CUDA_SUCCESS)
-        return result;
-    here.waitable = call->waitable && !captures;
-    prepare_free(pool, context, here.waitable);
-    heap_lock(block->heap);
-    if (!block_is_live_at(block, address))
-        return refuse_free(block->heap);
-    if (!policy_is_without_fences(context))
-        return free_into_pool(pool, block, address, &here);
-    heap_unlock(block->heap);
-    return free_unfenced_part(pool, block, address, &here);
-}
-
 CUresult heap_free(struct pool *pool, struct block *block, CUdeviceptr address,
                    const struct free_call *call)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
-    if (block_is_part(block))
-        return free_part(pool, block, address, call);
     struct heap *heap = block->heap;
-    bool missed = !call->waitable && is_missed_in_a_streams_order(pool, block);
+    bool whole = !block_is_part(block);
+    bool missed = whole && !call->waitable && is_missed_in_a_streams_order(pool, block);
     prepare_free(pool, context_of_heap(heap), call->waitable);
     heap_lock(heap);
     if (!block_is_live_at(block, address))
         return refuse_free(heap);
     if (missed || policy_is_the_drivers_to_free(pool, context_of_heap(heap), block) ||
-        is_not_worth_keeping(heap, block, call->waitable)) {
+        (whole && is_not_worth_keeping(heap, block, call->waitable))) {
         heap_unlock(heap);
         return free_past_the_pool(pool, block, address, call);
     }

@@ -70,12 +70,14 @@ static void count_wait(const struct heap *heap)
     atomic_fetch_add_explicit(&counters->waiting_frees, 1, memory_order_relaxed);
 }
 
-bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp)
+bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp,
+                         CUresult *error)
 {
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
-    heap_lock(heap);
     uint64_t waited_before = thread_state.waited_ns;
+    *error = epoch_fence_in_free(pool, context, stamp);
+    heap_lock(heap);
     epoch_wait_in_free(pool, context, stamp);
     if (thread_state.waited_ns != waited_before)
         count_wait(heap);
@@ -138,12 +140,13 @@ static uint64_t wait_for_all_freed(struct pool *pool, struct context *context)
     heap_lock_must_be_held(heap);
     struct fence *fence = heap_begin_fence(context, true);
     uint64_t stamp = epoch_current(&context->epochs) - (context->epochs.owed ? 0 : 1);
-    if (fence) {
-        heap_unlock(heap);
-        epoch_record(pool, context, fence);
-        heap_lock(heap);
-    }
     uint64_t waited_before = thread_state.waited_ns;
+    heap_unlock(heap);
+    if (fence)
+        epoch_record(pool, context, fence);
+    else
+        epoch_fence_in_free(pool, context, stamp);
+    heap_lock(heap);
     epoch_wait_when_short(pool, context, stamp, 0);
     if (thread_state.waited_ns != waited_before)
         count_wait(heap);

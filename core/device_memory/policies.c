@@ -233,8 +233,8 @@ bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *cont
                                    const struct block *block)
 {
     lock_must_be_held(&context->lock);
-    return block_is_shared(block) || captures_under_way(&pool->captures) ||
-           policy_is_without_fences(context);
+    return (block_is_shared(block) && !block_is_part(block)) ||
+           captures_under_way(&pool->captures) || policy_is_without_fences(context);
 }
 
 bool policy_others_work_may_count(struct pool *pool)

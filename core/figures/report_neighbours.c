@@ -95,40 +95,37 @@ static bool stalled_line(const struct report_device *device, char text[REPORT_LI
     return device->stalled_waits != 0;
 }
 
-bool report_device_line(const struct report_device *device, unsigned number,
+static bool device_line(const struct report_device *device, unsigned number,
                         char text[REPORT_LINE_BYTES])
 {
     const struct report_neighbours *neighbours = &device->neighbours;
-    bool said = false;
     switch (number) {
     case 0:
-        said = limit_line(device, text);
-        break;
+        return limit_line(device, text);
     case 1:
-        said = exchange_line(&neighbours->given, "gave", "to other processes", text);
-        break;
+        return exchange_line(&neighbours->given, "gave", "to other processes", text);
     case 2:
-        said = exchange_line(&neighbours->got, "got", "from other processes", text);
-        break;
+        return exchange_line(&neighbours->got, "got", "from other processes", text);
     case 3:
-        said =
-            exchange_line(&neighbours->left, "left", "free for processes without the pool", text);
-        break;
+        return exchange_line(&neighbours->left, "left", "free for processes without the pool",
+                             text);
     case 4:
-        said = silence_line(neighbours, text);
-        break;
+        return silence_line(neighbours, text);
     case 5:
-        said = segments_line(&device->segments, text);
-        break;
+        return segments_line(&device->segments, text);
     case 6:
-        said = refused_exports_line(&device->segments, text);
-        break;
+        return refused_exports_line(&device->segments, text);
     case 7:
-        said = stalled_line(device, text);
-        break;
+        return stalled_line(device, text);
     default:
-        break;
+        return false;
     }
+}
+
+bool report_device_line(const struct report_device *device, unsigned number,
+                        char text[REPORT_LINE_BYTES])
+{
+    bool said = device_line(device, number, text);
     if (said)
         make_printable(text, REPORT_LINE_BYTES);
     return said;

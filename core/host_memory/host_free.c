@@ -80,15 +80,20 @@ static void count_wait(struct bucket_counters *counters, uint64_t waited_before)
 }
 
 /* Waits as long as the driver's own free would. If there is no fence to wait for, the driver's own
- * free is called for the pending blocks. */
-static void wait_like_the_driver(struct pool *pool, struct context *context, uint64_t stamp)
+ * free is called for the pending blocks. Blocks of a context that may be ending are left alone, so
+ * the driver then frees something else. Returns an error that stays in the context. */
+static CUresult wait_like_the_driver(struct pool *pool, struct context *context, uint64_t stamp)
 {
+    CUresult result = epoch_fence_in_free(pool, context, stamp);
     context_lock(context);
     bool over = epoch_wait_in_free(pool, context, stamp);
     bool fenced = over || epoch_fence_for(&context->epochs, stamp, true);
     context_unlock(context);
     if (!fenced)
         host_release_pending(pool, context);
+    if (!fenced && atomic_load(&context->dying))
+        result = epoch_wait_by_free(pool, context);
+    return result;
 }
 
 /* Waits for the stamp, but only until give_up_at. Earlier frees have not waited, and the program
@@ -152,8 +157,9 @@ static CUresult end_free(struct pool *pool, const struct host_freed *freed, enum
     CUresult result = close_epoch(pool, heap->context);
     host_tell_time(heap, monotonic_now());
     share_among_active(pool, heap);
+    CUresult waited = CUDA_SUCCESS;
     if (waiting == WAITS_LIKE_THE_DRIVER)
-        wait_like_the_driver(pool, heap->context, freed->stamp);
+        waited = wait_like_the_driver(pool, heap->context, freed->stamp);
     else if (waiting == WAITS_A_WHILE)
         wait_for_a_while(pool, heap->context, freed->stamp,
                          monotonic_now() + STALLED_WAIT_NANOSECONDS);
@@ -164,7 +170,7 @@ static CUresult end_free(struct pool *pool, const struct host_freed *freed, enum
     if (host_has_deferred(heap) && host_frees_are_over(pool, heap->context))
         host_free_deferred(pool, heap);
     housekeeper_look(pool, 0);
-    return result;
+    return result == CUDA_SUCCESS ? waited : result;
 }
 
 /* ---- a free ---- */

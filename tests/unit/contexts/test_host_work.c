@@ -1,6 +1,8 @@
 /*
  * Work that ends only if the host acts: what allocations wait for beside it, and frees.
  */
+#include <unistd.h>
+
 #include "core/base/clock.h"
 #include "core/device_memory/free_fence.h"
 #include "core/device_memory/policies.h"
@@ -473,10 +475,128 @@ Test(host_work, where_no_fence_can_be_had_the_driver_frees)
     start();
     CUdeviceptr block = allocate(MIB);
     submit_host_function();
-    fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 1);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 2);
     release(block);
     cr_assert_not(fake_is_allocated(block));
     cr_assert_eq(reserved_bytes(), 0);
+}
+
+static bool something_else_is_freed;
+
+static void note_the_call(void *unused)
+{
+    (void)unused;
+    something_else_is_freed = true;
+}
+
+/* The driver does not know the part, so it cannot be left to the driver's free. */
+Test(host_work, where_no_fence_can_be_had_for_a_part_something_else_is_freed)
+{
+    settings.device.buckets.policy = BUCKETS_SPLIT;
+    start();
+    CUdeviceptr block = allocate(MIB), other = allocate(MIB);
+    struct context *c = context_record();
+    fake_during(FAKE_FREE_HOST, note_the_call, NULL);
+    release(block);
+    cr_assert_not(something_else_is_freed);
+    submit_host_function();
+    atomic_store(&c->dying, true);
+    release(other);
+    atomic_store(&c->dying, false);
+    cr_assert(something_else_is_freed);
+    cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
+    cr_assert_eq(live_bytes(), 0);
+}
+
+Test(host_work, the_error_of_that_free_is_the_programs)
+{
+    settings.device.buckets.policy = BUCKETS_SPLIT;
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    struct context *c = context_record();
+    atomic_store(&c->dying, true);
+    fake_fail(FAKE_FREE_HOST, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_ILLEGAL_ADDRESS);
+    atomic_store(&c->dying, false);
+    cr_assert_not(context_is_usable(c));
+}
+
+static atomic_bool free_is_over;
+
+static void release_and_tell(void *block)
+{
+    release_it(block);
+    atomic_store(&free_is_over, true);
+}
+
+/* Frees the block while this thread records a fence outside of a free, for which nobody may wait.
+ * The free waits all the same for the work before it. */
+static void check_free_beside_a_record(CUdeviceptr block)
+{
+    struct errand freer;
+    struct context *c = context_record();
+    heap_lock(heap_of(c));
+    struct fence *fence = epoch_begin_close(c, false);
+    heap_unlock(heap_of(c));
+    send(&freer, release_and_tell, &block);
+    usleep(50000);
+    cr_assert_not(free_is_over);
+    cr_assert_eq(epoch_record(pool, c, fence), CUDA_SUCCESS);
+    usleep(50000);
+    cr_assert_not(free_is_over);
+    fake_finish(context);
+    wait_for(&freer);
+}
+
+Test(host_work, beside_a_record_in_no_free_a_free_waits_by_a_fence_of_its_own)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    check_free_beside_a_record(block);
+    cr_assert(fake_is_allocated(block));
+    cr_assert_eq(fake_calls(FAKE_RECORD), 2);
+}
+
+Test(host_work, and_so_does_the_free_of_a_part)
+{
+    settings.device.buckets.policy = BUCKETS_SPLIT;
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    check_free_beside_a_record(block);
+    cr_assert_eq(pending_bytes(), 0);
+}
+
+/* The driver would wait with its lock held. */
+Test(host_work, and_so_does_one_that_the_driver_makes)
+{
+    static size_t bytes = MIB;
+    start();
+    in_another_thread(allocate_and_free_one, &bytes);
+    CUdeviceptr shared = allocate(MIB), block = allocate(MIB);
+    pool_share(pool, shared);
+    fake_launch(context);
+    release(block);
+    check_free_beside_a_record(shared);
+    cr_assert_not(fake_is_allocated(shared));
+}
+
+Test(host_work, a_record_that_does_not_end_is_waited_for_no_longer_than_a_second)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    struct context *c = context_record();
+    heap_lock(heap_of(c));
+    struct fence *fence = epoch_begin_close(c, false);
+    heap_unlock(heap_of(c));
+    double began = seconds_now();
+    release(block);
+    cr_assert_geq(seconds_now() - began, 1);
+    cr_assert_not(fake_is_allocated(block), "the driver waits in its place");
+    epoch_record(pool, c, fence);
 }
 
 Test(host_work, a_free_in_a_streams_order_does_not_wait)

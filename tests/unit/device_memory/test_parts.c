@@ -206,6 +206,20 @@ Test(parts, the_driver_is_never_asked_to_free_one)
     cr_assert_eq(pool_free(pool, block), CUDA_ERROR_INVALID_VALUE);
 }
 
+/* A block of the driver's own would be the driver's to free. */
+Test(parts, one_that_others_were_told_of_is_freed_like_any_other)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(context);
+    pool_share(pool, block);
+    fake_trace();
+    release(block);
+    cr_assert_str_eq(fake_trace(), "");
+    cr_assert_eq(live_bytes(), 0);
+    fake_finish(context);
+}
+
 Test(parts, who_goes_past_the_pool_is_refused)
 {
     start();

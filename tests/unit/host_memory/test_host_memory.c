@@ -468,7 +468,7 @@ Test(host_memory, where_no_fence_can_be_had_a_free_that_waits_is_the_drivers)
     host_start();
     void *block = allocate_host(KIB);
     fake_launch(context);
-    fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 2);
     release_host(block);
     cr_assert_not(fake_is_host_allocated(block));
     cr_assert_eq(fake_host_waits(), 1);

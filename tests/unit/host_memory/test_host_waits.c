@@ -96,3 +96,47 @@ Test(host_waits, what_a_free_has_given_up_on_no_other_one_waits_for_without_end)
     cr_assert_eq(pending_bytes(), MIB);
     fake_finish(context);
 }
+
+static bool something_else_is_freed;
+
+static void note_the_call(void *unused)
+{
+    (void)unused;
+    something_else_is_freed = true;
+}
+
+Test(host_waits, where_a_context_may_be_ending_a_free_waits_by_that_of_something_else)
+{
+    host_start_with_budget(MIB);
+    void *block = allocate_host(KIB);
+    struct context *c = context_find(pool, context);
+    submit_host_function();
+    fake_during(FAKE_FREE_HOST, note_the_call, NULL);
+    atomic_store(&c->dying, true);
+    release_host(block);
+    atomic_store(&c->dying, false);
+    cr_assert(something_else_is_freed);
+    cr_assert(fake_is_host_allocated(block));
+    fake_finish(context);
+}
+
+/* Nobody may wait for a fence that is recorded outside of a free. */
+Test(host_waits, beside_a_record_in_no_free_a_free_waits_by_a_fence_of_its_own)
+{
+    struct errand errand;
+    host_start_with_budget(MIB);
+    void *block = allocate_host(KIB);
+    struct context *c = context_find(pool, context);
+    submit_host_function();
+    context_lock(c);
+    struct fence *fence = epoch_begin_close(c, false);
+    context_unlock(c);
+    send(&errand, release_it, block);
+    usleep(50000);
+    cr_assert_not(is_released);
+    cr_assert_eq(epoch_record(pool, c, fence), CUDA_SUCCESS);
+    usleep(50000);
+    cr_assert_not(is_released);
+    fake_finish(context);
+    wait_for(&errand);
+}
