@@ -15,14 +15,13 @@ _cudapool_settings() {
         stream_ordered.caps.blocks_per_bucket stream_ordered.caps.reserve_ratio \
         stream_ordered.reserve_floor stream_ordered.reuse.opportunistic \
         stream_ordered.reuse.internal_dependencies stream_ordered.evict \
-        stream_ordered.release_after_idle stream_ordered.driver_release_threshold \
-        stream_ordered.unserved_release_threshold host.enabled host.buckets.policy \
-        host.buckets.steps_per_doubling host.buckets.smallest host.buckets.largest \
-        host.caps.cached host.caps.blocks_per_bucket host.caps.reserve_ratio host.growth_budget \
-        host.evict host.release_after_idle host.free_synchronizes host.large captures.allocate \
-        captures.memory_nodes neighbours.enabled neighbours.leave_free limits.device_bytes \
-        limits.group limits.group_bytes report.at_exit report.file figures.enabled \
-        figures.directory figures.keep
+        stream_ordered.release_after_idle stream_ordered.driver_release_threshold host.enabled \
+        host.buckets.policy host.buckets.steps_per_doubling host.buckets.smallest \
+        host.buckets.largest host.caps.cached host.caps.blocks_per_bucket host.caps.reserve_ratio \
+        host.growth_budget host.evict host.release_after_idle host.free_synchronizes host.large \
+        captures.allocate captures.memory_nodes neighbours.enabled neighbours.leave_free \
+        limits.device_bytes limits.group limits.group_bytes report.at_exit report.file \
+        figures.enabled figures.directory figures.keep
 }
 # End of settings.
 

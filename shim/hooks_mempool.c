@@ -29,30 +29,6 @@ static bool is_in_device_memory(const CUmemPoolProps *properties)
            properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-/* Called after the driver has given the program a memory pool of this location and type. Asking the
- * driver for one does not start the pool. */
-static CUresult tell_of_pool(CUresult result, const CUmemoryPool *handle,
-                             const CUmemLocation *location, CUmemAllocationType type)
-{
-    struct pool *pool = result == CUDA_SUCCESS ? the_pool_if_started() : NULL;
-    if (pool)
-        pool_mempool_met(pool, *handle, location, type);
-    return result;
-}
-
-HOOK(cuMemGetDefaultMemPool,
-     (CUmemoryPool * handle, CUmemLocation *location, CUmemAllocationType type))
-{
-    return tell_of_pool(real_driver()->cuMemGetDefaultMemPool(handle, location, type), handle,
-                        location, type);
-}
-
-HOOK(cuMemGetMemPool, (CUmemoryPool * handle, CUmemLocation *location, CUmemAllocationType type))
-{
-    return tell_of_pool(real_driver()->cuMemGetMemPool(handle, location, type), handle, location,
-                        type);
-}
-
 HOOK(cuMemPoolCreate, (CUmemoryPool * handle, const CUmemPoolProps *properties))
 {
     const struct real_driver *real = real_driver();
@@ -60,9 +36,7 @@ HOOK(cuMemPoolCreate, (CUmemoryPool * handle, const CUmemPoolProps *properties))
     struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
     if (pool && is_in_device_memory(properties))
         pool_mempool_created(pool, *handle, properties->location.id);
-    if (!properties)
-        return result;
-    return tell_of_pool(result, handle, &properties->location, properties->allocType);
+    return result;
 }
 
 HOOK(cuMemPoolDestroy, (CUmemoryPool handle))

@@ -60,9 +60,6 @@ __attribute__((noinline)) static CUresult allocate_from_slowly(CUdeviceptr *addr
         return result;
     bool counted = result != CUDA_SUCCESS;
     result = WITH_ROOM(real->cuMemAllocFromPoolAsync(address, bytes, from, stream));
-    struct pool *pool = the_pool();
-    if (pool)
-        pool_mempool_passed_by(pool);
     return allocated_on(&request, counted, result, address);
 }
 

@@ -162,9 +162,6 @@ struct kind {
     /* Approximate bytes of the device that the driver has taken for the kind beyond the sizes of
      * its blocks: whole pages, and chunks of its memory pools. It may ask the driver. */
     uint64_t (*driver_has_taken)(struct pool *pool, struct device *device);
-    /* Memory is short on a device, or (of_machine) on the machine. Trims the driver's memory pools
-     * that the kind does not serve, but has made keep free memory. False: there was none. */
-    bool (*trim_unserved)(struct pool *pool, bool of_machine);
     /* Adds the bytes that the kind holds. */
     void (*add_kept)(struct pool *pool, struct device *device, struct kept_bytes *sum);
     /* add_peaks adds the peaks since the program last reset them (cudapool_reset_peaks).

@@ -266,11 +266,6 @@ struct pitch {
  * wait for that thread. */
 enum joining { JOINING_NOT_YET, JOINING_NOW, JOINING_OVER };
 
-/* State of the driver's memory pools that no kind serves, and that keep free memory because of this
- * pool. NONE: the program has used none of them, or none since they were trimmed. TOUCHED: it has
- * used one since the last look. WATCHED: it has used none since the last look. */
-enum drivers_pools { DRIVERS_POOLS_NONE, DRIVERS_POOLS_TOUCHED, DRIVERS_POOLS_WATCHED };
-
 struct pool {
     /* ---- fixed as the pool starts, and locks that are taken seldom ---- */
 
@@ -313,9 +308,6 @@ struct pool {
      * is a housekeeper. */
     _Atomic uint64_t machine_bytes;
     _Atomic uint64_t returning; /* threads that are returning host memory to the driver */
-    /* enum drivers_pools, see core/stream_memory/mempool_unserved.h. The housekeeper stays while it
-     * is not NONE. Changes are sequentially consistent. */
-    _Atomic uint32_t drivers_pools;
 
     /* ---- what launches write, and what surroundings.h observes around the pool ---- */
 
@@ -362,13 +354,6 @@ struct pool {
     /* This is the child of a fork. Relaxed: set before the child has threads. */
     _Atomic bool forgotten;
 };
-
-/* Whether the driver's unserved memory pools may keep free memory. Sequentially consistent, like
- * the writes of drivers_pools. */
-static inline bool drivers_pools_keep(const struct pool *pool)
-{
-    return atomic_load(&pool->drivers_pools) != DRIVERS_POOLS_NONE;
-}
 
 /* The calling thread's id. No other thread ever gets it, unlike the thread's address. */
 static inline uint64_t thread_id(struct pool *pool)

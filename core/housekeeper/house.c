@@ -131,7 +131,7 @@ static bool is_anything_free(struct pool *pool)
     struct device *device = registry_devices(&pool->registry);
     for (; device; device = device->next)
         on_the_way += atomic_load_explicit(&device->on_the_way, memory_order_relaxed);
-    return kept.cached || kept.pending || on_the_way || drivers_pools_keep(pool);
+    return kept.cached || kept.pending || on_the_way;
 }
 
 /* Whether the thread may end. housekeeping.h says why it misses no free. */

@@ -127,7 +127,7 @@ static bool has_taken_much(struct pool *pool)
         bytes += device_reserved(device);
         of_limited_group |= device->group_limit != UINT64_MAX && device_reserved(device);
     }
-    return bytes > HOUSEKEEPER_BYTES || of_limited_group || drivers_pools_keep(pool);
+    return bytes > HOUSEKEEPER_BYTES || of_limited_group;
 }
 
 /* Publishes what is cached, if much was freed or some time has passed. Otherwise the thread

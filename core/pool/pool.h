@@ -255,13 +255,6 @@ void pool_early_launch(struct pool *pool, CUstream stream);
 /* The program's memory pools: see mempool.h. Each function is called after the driver's call has
  * succeeded, unless the name says otherwise. */
 void pool_mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device);
-/* The driver has given the program the handle of a memory pool with memory of this location and
- * type. */
-void pool_mempool_met(struct pool *pool, CUmemoryPool handle, const CUmemLocation *location,
-                      CUmemAllocationType type);
-/* The driver, not the pool, has answered an allocation from a memory pool or a free in stream
- * order. */
-void pool_mempool_passed_by(struct pool *pool);
 void pool_mempool_chosen(struct pool *pool);
 void pool_mempool_destroying(struct pool *pool, CUmemoryPool handle);
 void pool_mempool_destroyed(struct pool *pool, CUmemoryPool handle, CUresult result);

@@ -558,13 +558,10 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
 {
     struct block *block = block_table_find(&pool->blocks, address);
     CUresult result;
-    if (!block && pool_stream_free_async(pool, driver, address, stream, &result))
-        return result;
-    if (!block) {
-        result = driver(address, stream);
-        pool_mempool_passed_by(pool);
-        return result;
-    }
+    if (!block)
+        return pool_stream_free_async(pool, driver, address, stream, &result)
+                   ? result
+                   : driver(address, stream);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     /* Without cuCtxRecordEvent, closing an epoch would be a synchronise, and no fence can cover the
      * free. */

@@ -21,7 +21,6 @@
 #include "core/housekeeper/housekeeper.h"
 #include "core/stream_memory/mempool_calls.h"
 #include "core/stream_memory/mempool_list.h"
-#include "core/stream_memory/mempool_unserved.h"
 #include "core/stream_memory/own_event_query.h"
 #include "core/stream_memory/own_event_record.h"
 #include "core/stream_memory/own_events.h"
@@ -303,19 +302,6 @@ void pool_mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice devic
 {
     if (streams_of(pool))
         mempool_created(pool, handle, device);
-}
-
-void pool_mempool_met(struct pool *pool, CUmemoryPool handle, const CUmemLocation *location,
-                      CUmemAllocationType type)
-{
-    if (streams_of(pool))
-        mempool_met(pool, handle, location, type);
-}
-
-void pool_mempool_passed_by(struct pool *pool)
-{
-    if (streams_of(pool))
-        mempool_unserved_used(pool);
 }
 
 void pool_mempool_chosen(struct pool *pool)

@@ -68,15 +68,6 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
     return true;
 }
 
-/* Trims the driver's pools that kinds do not serve. Returns whether there was one. */
-static bool trim_unserved(struct pool *pool, bool of_machine)
-{
-    bool any = false;
-    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        any |= (*kind)->trim_unserved && (*kind)->trim_unserved(pool, of_machine);
-    return any;
-}
-
 /* Asks the driver about every fence: pending memory becomes clean only after a query. Threads that
  * wait query the newest fence alone. */
 static void ask_about_fences(struct pool *pool, struct device *device)
@@ -213,10 +204,7 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
         wait_for_fences(pool, device, progress);
         return release_waited_for(pool, device, progress);
     case RECLAIM_DRIVER:
-        if (progress->bound == RECLAIM_MACHINE)
-            return trim_unserved(pool, true);
-        trim_unserved(pool, !device);
-        return trim_driver(pool, device);
+        return progress->bound != RECLAIM_MACHINE && trim_driver(pool, device);
     case RECLAIM_NEIGHBOURS:
         return progress->bound != RECLAIM_MACHINE && ask_neighbours(pool, device, progress);
     case RECLAIM_THE_REST:

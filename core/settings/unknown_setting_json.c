@@ -98,6 +98,7 @@ int refuse_unknown_setting(const struct document *document, const char *place, c
 
 static const char *const retired_settings[] = {
     "stream_ordered.reuse.follow_event_dependencies",
+    "stream_ordered.unserved_release_threshold",
 };
 
 bool setting_is_retired(const char *path)

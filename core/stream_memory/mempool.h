@@ -8,14 +8,14 @@
  * threshold, and used bytes without our free blocks.
  *
  * Each device's default pool has a record, and so has each pool that the program creates in device
- * memory. Allocations from other pools pass through to the driver. Pools of managed and of host
- * memory have records without a device, and serve no blocks: see mempool_unserved.h. The record of
- * a pool that is being destroyed is closed, and its blocks are released to the driver when they are
- * freed. Once the pool is destroyed and the record has no block or other user left, the record
- * serves the next pool that the program creates on the device. So do the shelves of all streams for
- * it: pools that are created and destroyed leak nothing. A thread may find a record with the lock
- * of a stream held that has blocks of it: then the blocks are that pool's. Otherwise the thread
- * becomes a user of the record, and checks again that it still is that pool's.
+ * memory. Allocations from other pools, those of managed and of host memory among them, pass
+ * through to the driver. The record of a pool that is being destroyed is closed, and its blocks are
+ * released to the driver when they are freed. Once the pool is destroyed and the record has no
+ * block or other user left, the record serves the next pool that the program creates on the device.
+ * So do the shelves of all streams for it: pools that are created and destroyed leak nothing. A
+ * thread may find a record with the lock of a stream held that has blocks of it: then the blocks
+ * are that pool's. Otherwise the thread becomes a user of the record, and checks again that it
+ * still is that pool's.
  *
  * mempool_list.h finds and lists the records, mempool_sums.h sums up their use, and mempool_calls.h
  * does what the program's calls on memory pools need.
@@ -36,18 +36,16 @@ struct device;
 
 struct mempool {
     _Atomic(CUmemoryPool) handle; /* relaxed where nothing else is said */
-    struct device *device;        /* NULL: the pool serves no blocks */
+    struct device *device;
     bool is_default;
-    _Atomic bool closed;      /* the release store of false pairs with the acquire load in
-                                 mempool_is_open. Other accesses are relaxed, like those of
-                                 opportunistic and internal: they choose between safe ways */
-    bool is_gone;             /* the driver has destroyed the pool */
-    bool is_managed;          /* without a device: of managed memory, otherwise of host memory */
-    _Atomic unsigned callers; /* see mempool_unserved.h */
-    _Atomic uint64_t users;   /* blocks, and allocations under way. Raised sequentially
-                                 consistently, like the handle that is loaded next. Either whoever
-                                 takes the record for another pool sees the user, or the user sees
-                                 that the record is another pool's */
+    _Atomic bool closed;    /* the release store of false pairs with the acquire load in
+                               mempool_is_open. Other accesses are relaxed, like those of
+                               opportunistic and internal: they choose between safe ways */
+    bool is_gone;           /* the driver has destroyed the pool */
+    _Atomic uint64_t users; /* blocks, and allocations under way. Raised sequentially
+                               consistently, like the handle that is loaded next. Either whoever
+                               takes the record for another pool sees the user, or the user sees
+                               that the record is another pool's */
     _Atomic bool opportunistic, internal;
     bool threshold_is_ours;
     bool program_sets_threshold; /* or has set it */

@@ -5,7 +5,6 @@
 #include "core/contexts/pool_state.h"
 #include "mempool_list.h"
 #include "mempool_sums.h"
-#include "mempool_unserved.h"
 #include "stream_ends.h"
 
 /* The driver takes device memory in chunks of this size, and keeps a chunk while any of it is used.
@@ -19,17 +18,12 @@ void mempool_destroying(struct pool *pool, CUmemoryPool handle)
     struct mempool *mempool = mempool_find_known(pool, handle);
     if (!mempool || mempool->is_default)
         return;
-    /* From here on freed blocks are released to the driver. Sequentially consistent, for
-     * mempool_await_callers of pools that serve no blocks. */
-    atomic_store(&mempool->closed, true);
+    /* From here on freed blocks are released to the driver. */
+    atomic_store_explicit(&mempool->closed, true, memory_order_relaxed);
     /* If the driver called the program back inside a call of ours, this thread may hold the locks
      * that releasing needs. The blocks are then released later, with the idle ones. */
     if (driver_calls.depth)
         return;
-    if (!mempool->device) {
-        mempool_await_callers(mempool);
-        return;
-    }
     stream_ends_mempool(pool, mempool, UINT64_MAX, true);
 }
 
@@ -37,8 +31,7 @@ void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
 {
     struct mempool *mempool = mempool_find_known(pool, handle);
     cuuint64_t reserved = 0;
-    if (!mempool || !mempool->device ||
-        !mempool_ask(pool, handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
+    if (!mempool || !mempool_ask(pool, handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ||
         reserved <= keep)
         return;
     stream_ends_mempool(pool, mempool, UINT64_MAX, false);
@@ -53,7 +46,7 @@ static struct mempool *find_ours(struct pool *pool, struct mempool *from,
     struct streams *streams = streams_of(pool);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
     struct mempool *m = from ? from->next : mempool_first(streams);
-    while (m && (!m->threshold_is_ours || !m->device || (device && m->device != device)))
+    while (m && (!m->threshold_is_ours || (device && m->device != device)))
         m = m->next;
     lock_give(&streams->mempool_lock);
     return m;

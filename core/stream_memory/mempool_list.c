@@ -159,21 +159,21 @@ static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool ha
 }
 
 /* What make_known must know about a pool besides its handle. */
-struct nature {
+struct pool_spec {
     struct device *device;
-    bool is_default, is_managed;
+    bool is_default;
     uint64_t threshold; /* release threshold to set; UINT64_MAX: leaves the driver's as it is */
 };
 
 /* Returns the open record of this handle, and makes it if there is none. NULL: none can be made. A
  * default pool never takes a spare record, because several threads may make it known at once. */
-static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct nature nature)
+static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct pool_spec spec)
 {
     struct streams *streams = streams_of(pool);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
-    struct mempool *made = nature.is_default ? NULL : take_spare(streams, nature.device);
+    struct mempool *made = spec.is_default ? NULL : take_spare(streams, spec.device);
     if (!made)
-        made = add_record(streams, nature.device);
+        made = add_record(streams, spec.device);
     lock_give(&streams->mempool_lock);
     if (!made)
         return find_open(streams, handle);
@@ -184,14 +184,13 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
         /* Another thread has opened a record of the pool meanwhile. */
         made->is_gone = true;
     } else {
-        made->is_default = nature.is_default;
-        made->is_managed = nature.is_managed;
+        made->is_default = spec.is_default;
         reset_threshold_state(made);
         open_record(made, handle);
     }
     lock_give(&streams->mempool_lock);
-    if (!listed && nature.threshold != UINT64_MAX)
-        set_threshold(pool, made, nature.threshold);
+    if (!listed && spec.threshold != UINT64_MAX)
+        set_threshold(pool, made, spec.threshold);
     return listed ? listed : made;
 }
 
@@ -219,12 +218,12 @@ CUmemoryPool mempool_default_of(struct pool *pool, struct device *device)
     return handle;
 }
 
-static struct nature default_pool_of(const struct pool *pool, struct device *device)
+static struct pool_spec default_pool_of(const struct pool *pool, struct device *device)
 {
     const struct byte_size *threshold = &pool->settings.stream_ordered.driver_release_threshold;
-    return (struct nature){.device = device,
-                           .is_default = true,
-                           .threshold = byte_size_resolve(threshold, device->total_bytes)};
+    return (struct pool_spec){.device = device,
+                              .is_default = true,
+                              .threshold = byte_size_resolve(threshold, device->total_bytes)};
 }
 
 /* Makes a device's default pool known when its handle is first looked up. NULL: no device in use
@@ -297,14 +296,7 @@ void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice ordinal)
 {
     struct device *device = context_device(pool, ordinal);
     if (device)
-        make_known(pool, handle, (struct nature){.device = device, .threshold = UINT64_MAX});
-}
-
-void mempool_know_unserved(struct pool *pool, CUmemoryPool handle, bool is_managed,
-                           uint64_t threshold)
-{
-    make_known(pool, handle, (struct nature){.is_managed = is_managed, .threshold = threshold});
-    atomic_store_explicit(&streams_of(pool)->has_unserved, true, memory_order_relaxed);
+        make_known(pool, handle, (struct pool_spec){.device = device, .threshold = UINT64_MAX});
 }
 
 /* ---- ending ---- */

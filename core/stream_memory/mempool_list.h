@@ -62,11 +62,8 @@ static inline struct mempool *mempool_known_current(const struct stream_device *
 void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice device);
 void mempool_chosen(struct pool *pool);
 
-/* mempool_know_unserved: makes a record of a pool that serves no blocks. The pool gets this release
- * threshold unless the program sets one. mempool_destroyed: the driver has answered a call to
- * destroy the pool, after mempool_destroying. is_gone: the pool is destroyed. */
-void mempool_know_unserved(struct pool *pool, CUmemoryPool handle, bool is_managed,
-                           uint64_t threshold);
+/* The driver has answered a call to destroy the pool, after mempool_destroying. is_gone: the pool
+ * is destroyed. */
 void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone);
 
 /* If the program's release threshold and ours were set at the same time, sets the program's again.

@@ -16,7 +16,6 @@
 #include "core/reclaim/progress.h"
 #include "core/reclaim/waiting.h"
 #include "mempool_calls.h"
-#include "mempool_unserved.h"
 #include "own_event_record.h"
 #include "stream_ends.h"
 #include "stream_merge.h"
@@ -42,15 +41,7 @@ static bool starts(struct pool *pool)
     if (!streams)
         return false;
     pool->of_kind[KIND_STREAM_ORDERED] = streams;
-    mempool_unserved_start(pool);
     return true;
-}
-
-static void forget(struct pool *pool)
-{
-    const struct streams *streams = streams_of(pool);
-    if (streams && streams->machine)
-        machine_close(streams->machine);
 }
 
 static bool made_device(struct pool *pool, struct device *device)
@@ -153,10 +144,7 @@ static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes
     /* Blocks that streams release go to the driver's own memory pools first. */
     if (streams_of(pool))
         mempool_trim_ours(pool);
-    bool any;
-    uint64_t unserved = mempool_empty_unserved(pool, !device, &any);
-    /* Memory that a managed pool releases may not have been the device's. */
-    return device ? released : released + unserved;
+    return released;
 }
 
 static uint64_t make_room(struct pool *pool, struct device *device, uint64_t bytes)
@@ -207,7 +195,6 @@ const struct kind stream_memory = {
     .number = KIND_STREAM_ORDERED,
     .device_bytes = sizeof(struct stream_device),
     .starts = starts,
-    .forget = forget,
     .made_device = made_device,
     .before_end = before_end,
     .give_back_at_end = give_back_at_end,
@@ -227,8 +214,6 @@ const struct kind stream_memory = {
     .watch = stream_reserve_watch,
     .driver_keeps = driver_keeps,
     .driver_has_taken = driver_has_taken,
-    .trim_unserved = mempool_trim_unserved,
-    .leave_to_machine = mempool_look_after_unserved,
     .add_kept = add_kept,
     .add_peaks = stream_peaks_add,
     .start_peaks_again = stream_peaks_start_again,

@@ -211,7 +211,7 @@ bool stream_reserve_watch(struct pool *pool)
         any |= counter_get(&stream->free_bytes) != 0 || counter_get(&stream->away) != 0;
         lock_give(&stream->lock);
     }
-    return any || drivers_pools_keep(pool) || (streams && !empty_drivers_pools(pool));
+    return any || (streams && !empty_drivers_pools(pool));
 }
 
 /* ---- before a miss ---- */

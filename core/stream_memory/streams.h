@@ -20,7 +20,6 @@
 #include "stream.h"
 #include "stream_block.h"
 
-struct machine;
 struct mempool;
 struct stream_holders;
 
@@ -102,13 +101,7 @@ struct streams {
     pthread_mutex_t mempool_lock; /* guards the list and the records, see mempool.h */
     _Atomic(struct mempool *) mempools;
     unsigned mempool_count;
-    uint64_t mempool_version;  /* changes when the program has chosen a pool */
-    _Atomic bool has_unserved; /* never cleared. Relaxed: it only saves looks */
-    /* On the monotonic clock. Only the housekeeper reads and writes it. See mempool_unserved.h,
-     * also for machine. */
-    uint64_t unserved_used_at;
-    /* Written when the pool starts; NULL: not needed, or memory was short. */
-    const struct machine *machine;
+    uint64_t mempool_version; /* changes when the program has chosen a pool */
 
     /* Threads that are about to begin a capture: see own_events_capture_comes, which writes it. */
     _Atomic unsigned captures_coming;

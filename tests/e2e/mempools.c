@@ -1,6 +1,6 @@
 /*
- * The driver's memory pools of managed and of host memory, a case to a process. "kept" and "left"
- * say whether the case expects the pool to keep what is free in them; "read" also runs without it.
+ * The driver's memory pools of managed and of host memory, which are as without the pool. A case to
+ * a process.
  */
 #include <dlfcn.h>
 #include <time.h>
@@ -78,7 +78,7 @@ static uint64_t kept_by(CUmemoryPool memory_pool)
 
 /* ---- what the program reads, sets and gets ---- */
 
-static void reads(void) /* also without the pool */
+static void reads(void)
 {
     furnish();
     for (int i = 0; i < POOLS; i++) {
@@ -104,30 +104,15 @@ static void reads(void) /* also without the pool */
     EQUAL(CHUNK, kept_by(pools[0]));
 }
 
-static void kept(void)
-{
-    furnish();
-    for (int i = 0; i < POOLS; i++)
-        EQUAL(CHUNK, kept_by(pools[i]));
-}
-
-static void left(void) /* also without the pool */
+static void left(void)
 {
     furnish();
     for (int i = 0; i < POOLS; i++)
         EQUAL(0, kept_by(pools[i]));
 }
 
-/* No more of the machine's memory than may be cached of pinned memory. */
-static void host_memory_left(void)
-{
-    furnish();
-    EQUAL(CHUNK, kept_by(pools[MANAGED]));
-    EQUAL(0, kept_by(pools[HOST]));
-}
-
 /* A program that was set up before it asks for the pool: what it set stays. */
-static void set_before(void) /* also without the pool */
+static void set_before(void)
 {
     CUmemoryPool own;
     cuuint64_t value = 77;
@@ -147,15 +132,6 @@ static void asks_early(void)
     EQUAL(early == default_pool("cuMemGetMemPool", &sorts[HOST]), true);
 }
 
-static void knows_when_asked_again(void)
-{
-    asks_early();
-    open_primary();
-    one = new_stream();
-    CUmemoryPool host = default_pool("cuMemGetDefaultMemPool", &sorts[HOST]);
-    EQUAL(CHUNK, kept_by(host));
-}
-
 /* Every answer to what no program should ask; a pool that there is gives memory. */
 static void ask_wildly(const char *by, CUmemLocation location, unsigned int type)
 {
@@ -170,7 +146,7 @@ static void ask_wildly(const char *by, CUmemLocation location, unsigned int type
            get(NULL, &location, type));
 }
 
-static void wild(void) /* also without the pool */
+static void wild(void)
 {
     static const int ids[] = {0, 1, 99, -1, INT32_MIN};
     open_primary();
@@ -182,91 +158,12 @@ static void wild(void) /* also without the pool */
             }
 }
 
-/* ---- what is kept goes back ---- */
-
-static void device_memory_is_short(void) /* also without the pool; of 64 MiB */
+static void device_memory_is_short(void) /* of 64 MiB */
 {
     furnish();
     use(pools[MANAGED]);
     take(48 * MIB);
     EQUAL(0, attribute(pools[MANAGED], CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
-}
-
-/* The driver has no host memory for the second call. */
-static void host_memory_is_short(void)
-{
-    void *memory;
-    furnish();
-    EQUAL(CHUNK, kept_by(pools[HOST]));
-    CU(cuMemHostAlloc(&memory, 4 * MIB, 0));
-    CU(cuMemHostAlloc(&memory, 4 * MIB, 0));
-    EQUAL(0, attribute(pools[HOST], CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
-}
-
-static void trimmed(void)
-{
-    furnish();
-    EQUAL(CHUNK, kept_by(pools[HOST]));
-    EQUAL(CHUNK, cudapool_trim());
-    EQUAL(0, attribute(pools[HOST], CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT));
-}
-
-/* Within seconds, and again after it was used anew; but not while it is used. */
-static void goes_back_when_idle(CUmemoryPool memory_pool)
-{
-    double started = now_ms();
-    while (attribute(memory_pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) != 0) {
-        CHECK(now_ms() - started < 4000);
-        sleep_ms(20);
-    }
-}
-
-static void idle(void)
-{
-    furnish();
-    EQUAL(CHUNK, kept_by(pools[HOST]));
-    EQUAL(CHUNK, kept_by(pools[MANAGED]));
-    for (double started = now_ms(); now_ms() - started < 3000; sleep_ms(20))
-        EQUAL(CHUNK, kept_by(pools[HOST]));
-    goes_back_when_idle(pools[HOST]);
-    goes_back_when_idle(pools[MANAGED]);
-    EQUAL(CHUNK, kept_by(pools[HOST]));
-    goes_back_when_idle(pools[HOST]);
-}
-
-static void idle_once(void)
-{
-    furnish();
-    EQUAL(CHUNK, kept_by(pools[HOST]));
-    goes_back_when_idle(pools[HOST]);
-}
-
-/* Pools come and go beside a thread that gives everything back. */
-static void *trim_all_the_time(void *stop)
-{
-    while (!__atomic_load_n((int *)stop, __ATOMIC_RELAXED))
-        cudapool_trim();
-    return NULL;
-}
-
-static void come_and_go(void)
-{
-    pthread_t thread;
-    int stop = 0;
-    furnish();
-    CHECK(pthread_create(&thread, NULL, trim_all_the_time, &stop) == 0);
-    for (int i = 0; i < 2000; i++) {
-        CUmemoryPool own;
-        CU(cuMemPoolCreate(&own, &sorts[CREATED + i % 2]));
-        use(own);
-        EQUAL(0, attribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD));
-        CU(cuMemPoolDestroy(own));
-    }
-    __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-    CHECK(pthread_join(thread, NULL) == 0);
-    CUmemoryPool last;
-    CU(cuMemPoolCreate(&last, &sorts[HOST]));
-    EQUAL(CHUNK, kept_by(last));
 }
 
 int main(int argc, char **argv)
@@ -276,20 +173,8 @@ int main(int argc, char **argv)
 #name, name                                                                                \
     }
     static const struct test_case cases[] = {
-        CASE(reads),
-        CASE(kept),
-        CASE(left),
-        CASE(host_memory_left),
-        CASE(set_before),
-        CASE(asks_early),
-        CASE(knows_when_asked_again),
-        CASE(wild),
-        CASE(device_memory_is_short),
-        CASE(host_memory_is_short),
-        CASE(trimmed),
-        CASE(idle),
-        CASE(idle_once),
-        CASE(come_and_go),
+        CASE(reads),      CASE(left), CASE(set_before),
+        CASE(asks_early), CASE(wild), CASE(device_memory_is_short),
         {NULL, NULL},
     };
     return run_case(argc, argv, cases);

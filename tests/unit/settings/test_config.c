@@ -27,7 +27,6 @@ Test(config, defaults_are_those_of_the_documentation)
     cr_assert(settings.stream_ordered.enabled);
     cr_assert(settings.stream_ordered.reuse.internal_dependencies);
     cr_assert_eq(settings.stream_ordered.driver_release_threshold.bytes, 512u << 20);
-    cr_assert(settings.stream_ordered.unserved_release_threshold.unlimited);
     cr_assert(settings.host.enabled);
     cr_assert_eq(settings.host.buckets.smallest, 512);
     cr_assert_eq(settings.host.buckets.largest.bytes, 1u << 30);

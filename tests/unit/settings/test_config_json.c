@@ -103,7 +103,7 @@ Test(config_json, every_setting_reaches_its_field)
                   " \"reserve_ratio\": 1.5}, \"reuse\": {"
                   "\"opportunistic\": false, \"internal_dependencies\": false},"
                   " \"evict\": \"least_recently_used\", \"release_after_idle\": \"2min\","
-                  " \"driver_release_threshold\": null, \"unserved_release_threshold\": \"3%\"},"
+                  " \"driver_release_threshold\": null},"
                   "\"host\": {\"enabled\": false, \"buckets\": {\"policy\": \"pow2\","
                   " \"steps_per_doubling\": 2, \"smallest\": 64, \"largest\": \"1%\"},"
                   " \"caps\": {\"cached\": \"3GiB\", \"blocks_per_bucket\": 5,"
@@ -140,8 +140,6 @@ Test(config_json, every_setting_reaches_its_field)
     cr_expect_eq(settings.stream_ordered.evict, EVICT_LEAST_RECENTLY_USED);
     cr_expect_eq(settings.stream_ordered.release_after_idle_ns, 120000000000);
     cr_expect(settings.stream_ordered.driver_release_threshold.unlimited);
-    cr_expect_not(settings.stream_ordered.unserved_release_threshold.unlimited);
-    cr_expect_float_eq(settings.stream_ordered.unserved_release_threshold.percent, 3, 0);
     cr_expect_not(settings.host.enabled);
     cr_expect_eq(settings.host.buckets.policy, BUCKETS_POW2);
     cr_expect_eq(settings.host.buckets.steps_per_doubling, 2);
@@ -459,8 +457,7 @@ Test(config_json, every_setting_survives_writing_and_reading)
 
     cr_assert_eq(read_text("{\"device\": {\"enabled\": false, \"growth_budget\": \"0.1%\","
                            "\"caps\": {\"reserve_ratio\": 1.15, \"cached\": 1000000}},"
-                           "\"stream_ordered\": {\"driver_release_threshold\": null,"
-                           " \"unserved_release_threshold\": \"3MiB\"},"
+                           "\"stream_ordered\": {\"driver_release_threshold\": null},"
                            "\"host\": {\"large\": \"huge_pages\", \"growth_budget\": \"1%\"},"
                            "\"report\": {\"file\": \"a/%p\"}}"),
                  0);
