@@ -89,7 +89,7 @@ UNIT_FLAGS := $(TEST_FLAGS) -Itests/unit/fixtures
 CORE_SOURCES  := $(wildcard core/*/*.c) $(if $(EDITS),tests/mutations/mutation.c)
 JSON_SOURCES  := $(wildcard core/*/*_json.c)
 SHIM_SOURCES  := $(filter-out shim/abi_check.c,$(wildcard shim/*.c shim/*.S))
-TOOL_SOURCES  := $(wildcard tools/*.c)
+TOOL_SOURCES  := $(wildcard tools/*.c tools/*/*.c)
 SIM_SOURCES   := $(filter-out tests/sim/abi_check.c tests/sim/shared_main.c,$(wildcard tests/sim/*.c))
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
 NEIGHBOURS_SOURCES := $(wildcard tests/random/neighbours*.c)
@@ -214,7 +214,7 @@ lint: ## check format and sizes, and run clang-tidy, cppcheck and shellcheck
 	@scripts/lint.sh
 
 format: ## format all C sources in place
-	clang-format -i $(wildcard core/*.h core/*/*.[ch] shim/*.[ch] tools/*.[ch] packaging/*.c tests/*.[ch] tests/*/*.[ch] tests/*/*/*.[ch])
+	clang-format -i $(wildcard core/*.h core/*/*.[ch] shim/*.[ch] tools/*.[ch] tools/*/*.[ch] packaging/*.c tests/*.[ch] tests/*/*.[ch] tests/*/*/*.[ch])
 
 # What is told of a setting in several places comes from its declaration. A test says where it does
 # not.
@@ -355,7 +355,7 @@ $(CONFIG): $(JSON_OBJECTS) $(BUILD)/core.a
 
 # Only the command draws on terminals: ncurses has no business in other people's processes.
 TOOL_LIBRARIES = -ljansson $(NCURSES) -pthread -ldl
-# Its start files' call of libc is ours: see tools/first_glibc.c.
+# Its start files' call of libc is ours: see tools/run/first_glibc.c.
 $(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@
 	$(Q)$(LINK) -Wl,--wrap=__libc_start_main $^ -o $@ $(TOOL_LIBRARIES)

@@ -10,14 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command_line.h"
 #include "core/base/one_line.h"
 #include "core/settings/config_json.h"
 #include "core/settings/limits.h"
 #include "core/settings/quantity_json.h"
 #include "core/settings/settings_json.h"
-#include "terminal.h"
-#include "tool.h"
+#include "tools/command/command_line.h"
+#include "tools/command/terminal.h"
+#include "tools/command/tool.h"
 
 struct check {
     struct settings settings, defaults;

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "core/settings/shipped_json.h"
-#include "own_path.h"
-#include "tool.h"
+#include "tools/command/own_path.h"
+#include "tools/command/tool.h"
 
 #define SCHEMA "cudapool.schema.json"
 

@@ -1,7 +1,7 @@
 /*
  * The main function of the cudapool command: answers --help and --version, and runs the subcommand.
  */
-#include "tool.h"
+#include "tools/command/tool.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 /*
- * Files of figures (tools/figures_reader.h): any file is read, or refused with one line that names
- * it and with the report untouched. A report that was read can be printed, and written as JSON that
- * reads the same.
+ * Files of figures (tools/summary/figures_reader.h): any file is read, or refused with one line
+ * that names it and with the report untouched. A report that was read can be printed, and written
+ * as JSON that reads the same.
  */
 #include "core/figures/report_json.h"
-#include "tools/figures_reader.h"
+#include "tools/summary/figures_reader.h"
 
 #include "reports.h"
 

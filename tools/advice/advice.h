@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 #include "advice_case.h"
-#include "summary.h"
+#include "tools/summary/summary.h"
 
 /* The most pieces of advice that find_advice returns. */
 #define ADVICE_MOST 48

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "summary.h"
+#include "tools/summary/summary.h"
 
 /* Open a page up to the first element of its body, and close it. */
 void open_page(FILE *out, const char *title);

@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-#include "advice.h"
-#include "complaint.h"
 #include "core/base/one_line.h"
 #include "core/base/readable.h"
-#include "no_report.h"
+#include "tools/advice/advice.h"
+#include "tools/command/complaint.h"
+#include "tools/command/no_report.h"
 
 /* --- numbers ------------------------------------------------------------------------------------
  */

@@ -14,13 +14,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collection.h"
-#include "command_line.h"
 #include "core/base/file_pattern.h"
 #include "core/figures/report_file_json.h"
 #include "pool_environment.h"
-#include "program.h"
-#include "tool.h"
+#include "tools/command/command_line.h"
+#include "tools/command/program.h"
+#include "tools/command/tool.h"
+#include "tools/report/collection.h"
 
 /* What the command line says. */
 struct run_options {

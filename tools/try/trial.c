@@ -14,10 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collection.h"
-#include "complaint.h"
 #include "core/settings/config_json.h"
-#include "pool_environment.h"
+#include "tools/command/complaint.h"
+#include "tools/report/collection.h"
+#include "tools/run/pool_environment.h"
 
 /* How much of the program's stderr is in its last words. */
 #define LAST_BYTES 4096

@@ -12,8 +12,8 @@
 #include <stdio.h>
 
 #include "core/settings/config.h"
-#include "program.h"
-#include "summary.h"
+#include "tools/command/program.h"
+#include "tools/summary/summary.h"
 #include "trial_output.h"
 
 /* What all runs share. */

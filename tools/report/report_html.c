@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "advice.h"
 #include "core/base/readable.h"
 #include "core/figures/report_json.h"
 #include "core/figures/report_table.h"
 #include "core/settings/settings_json.h"
 #include "formats.h"
 #include "html.h"
+#include "tools/advice/advice.h"
 
 /* --- header and totals --------------------------------------------------------------------------
  */

@@ -14,11 +14,11 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "command_line.h"
 #include "core/base/readable.h"
 #include "core/figures/report_table.h"
-#include "terminal.h"
-#include "tool.h"
+#include "tools/command/command_line.h"
+#include "tools/command/terminal.h"
+#include "tools/command/tool.h"
 #include "top_draw.h"
 #include "top_rows.h"
 #include "top_screen.h"

@@ -13,9 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "complaint.h"
 #include "core/figures/figures_file.h"
 #include "core/figures/report_process.h"
+#include "tools/command/complaint.h"
 
 /* --- choosing the base directory ----------------------------------------------------------------
  */

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "complaint.h"
 #include "core/base/one_line.h"
+#include "tools/command/complaint.h"
 
 /* --- keeping ------------------------------------------------------------------------------------
  */

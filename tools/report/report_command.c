@@ -10,16 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command_line.h"
 #include "core/figures/report.h"
 #include "core/figures/report_json.h"
 #include "formats.h"
-#include "output.h"
-#include "progress.h"
-#include "report_files.h"
 #include "report_formats.h"
-#include "terminal.h"
-#include "tool.h"
+#include "tools/command/command_line.h"
+#include "tools/command/output.h"
+#include "tools/command/progress.h"
+#include "tools/command/terminal.h"
+#include "tools/command/tool.h"
+#include "tools/summary/report_files.h"
 
 struct options {
     enum report_format format;

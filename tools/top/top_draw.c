@@ -14,7 +14,7 @@
 #include "core/base/one_line.h"
 #include "core/base/readable.h"
 #include "core/base/table.h"
-#include "terminal.h"
+#include "tools/command/terminal.h"
 #include "top_rows.h"
 
 static SCREEN *terminal;

@@ -12,11 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "complaint.h"
 #include "core/settings/config_json.h"
 #include "core/settings/shipped_json.h"
-#include "own_path.h"
-#include "sanitizer.h"
+#include "tools/command/complaint.h"
+#include "tools/command/own_path.h"
+#include "tools/command/sanitizer.h"
 
 /* The Makefile defines this. The fallback is for tools that read the sources without the Makefile.
  */

@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-#include "summary.h"
+#include "tools/summary/summary.h"
 
 /* One bucket, or the totals of a kind (is_total), in both runs. a and b are never NULL:
  * where a run lacks the bucket or kind, they point to counters that are zero. */

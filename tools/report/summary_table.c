@@ -5,13 +5,13 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "advice.h"
 #include "core/base/one_line.h"
 #include "core/base/readable.h"
 #include "core/figures/report_neighbours.h"
 #include "core/figures/report_table.h"
 #include "formats.h"
-#include "terminal.h"
+#include "tools/advice/advice.h"
+#include "tools/command/terminal.h"
 
 enum column {
     HOST,

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "complaint.h"
 #include "core/base/process.h"
 #include "core/base/readable.h"
 #include "core/figures/figures_file.h"
-#include "figures_reader.h"
-#include "figures_search.h"
-#include "summary.h"
+#include "tools/command/complaint.h"
+#include "tools/summary/figures_reader.h"
+#include "tools/summary/figures_search.h"
+#include "tools/summary/summary.h"
 
 /* --- processes of a view ------------------------------------------------------------------------
  */

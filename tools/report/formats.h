@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "core/base/table.h"
-#include "summary.h"
+#include "tools/summary/summary.h"
 
 /* Prints the readable table of one process, with advice below it. Takes the report's devices away
  * from it. Returns 0, or -1 if memory is short or writing failed. */

@@ -11,10 +11,10 @@
 #include <strings.h>
 #include <time.h>
 
-#include "command_line.h"
 #include "core/base/readable.h"
 #include "core/figures/figures_report.h"
-#include "tool.h"
+#include "tools/command/command_line.h"
+#include "tools/command/tool.h"
 #include "top_watch.h"
 #include "trim_device.h"
 #include "trimming.h"

@@ -3,10 +3,10 @@
  */
 #include "try_json.h"
 
-#include "complaint.h"
 #include "core/figures/report_json.h"
 #include "core/settings/settings_json.h"
-#include "formats.h"
+#include "tools/command/complaint.h"
+#include "tools/report/formats.h"
 
 /* The version of the format. */
 #define TRY_VERSION 1

@@ -19,9 +19,9 @@
 
 #include "core/figures/report.h"
 #include "core/settings/config.h"
-#include "program.h"
 #include "report_formats.h"
-#include "run_directory.h"
+#include "tools/command/program.h"
+#include "tools/summary/run_directory.h"
 
 struct collection {
     bool wanted;

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "complaint.h"
 #include "core/figures/figures_report.h"
+#include "tools/command/complaint.h"
 
 /* Most digits of a device's number. */
 #define NUMBER_MOST 4

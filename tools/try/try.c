@@ -12,12 +12,12 @@
 #include <string.h>
 #include <time.h>
 
-#include "command_line.h"
 #include "core/base/readable.h"
-#include "output.h"
-#include "pool_environment.h"
-#include "progress.h"
-#include "tool.h"
+#include "tools/command/command_line.h"
+#include "tools/command/output.h"
+#include "tools/command/progress.h"
+#include "tools/command/tool.h"
+#include "tools/run/pool_environment.h"
 #include "try_json.h"
 #include "try_judgement.h"
 #include "try_runs.h"

@@ -6,9 +6,9 @@
 
 #include <stdlib.h>
 
-#include "advice.h"
 #include "core/settings/settings_json.h"
 #include "formats.h"
+#include "tools/advice/advice.h"
 
 static json_t *counters_to_json(const struct report_counters *counters)
 {

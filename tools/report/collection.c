@@ -17,18 +17,18 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "complaint.h"
 #include "core/base/writing.h"
 #include "core/figures/figures_file.h"
 #include "core/figures/report.h"
 #include "core/figures/report_file_json.h"
 #include "core/figures/report_json.h"
-#include "figures_reader.h"
 #include "formats.h"
-#include "no_report.h"
-#include "report_files.h"
-#include "run_directory.h"
-#include "terminal.h"
+#include "tools/command/complaint.h"
+#include "tools/command/no_report.h"
+#include "tools/command/terminal.h"
+#include "tools/summary/figures_reader.h"
+#include "tools/summary/report_files.h"
+#include "tools/summary/run_directory.h"
 
 /* --- where processes report ---------------------------------------------------------------------
  */

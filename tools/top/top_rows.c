@@ -9,7 +9,7 @@
 
 #include "core/base/one_line.h"
 #include "core/figures/figures_report.h"
-#include "summary.h"
+#include "tools/summary/summary.h"
 
 const char *const top_order_names[ORDERS] = {"process", "requests", "hits",
                                              "memory",  "cached",   "name"};

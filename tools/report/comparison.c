@@ -13,7 +13,7 @@
 #include "core/figures/report_table.h"
 #include "core/settings/settings_json.h"
 #include "formats.h"
-#include "terminal.h"
+#include "tools/command/terminal.h"
 
 static const struct report_counters nothing;
 
