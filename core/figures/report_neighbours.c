@@ -144,12 +144,11 @@ bool report_kept_much(const struct report_device *devices, size_t count)
     for (size_t i = 0; i < count; i++) {
         const struct report_device *device = &devices[i];
         for (size_t j = 0; j < device->sample_count; j++)
-            much =
-                much || was_much(device->samples[j].cached_bytes, device->samples[j].pending_bytes);
+            much |= was_much(device->samples[j].cached_bytes, device->samples[j].pending_bytes);
         for (size_t j = 0; j < device->kind_count; j++)
-            much = much || (report_kind_is_of_device(&device->kinds[j]) &&
-                            was_much(device->kinds[j].totals.cached_bytes,
-                                     device->kinds[j].totals.pending_bytes));
+            much |= report_kind_is_of_device(&device->kinds[j]) &&
+                    was_much(device->kinds[j].totals.cached_bytes,
+                             device->kinds[j].totals.pending_bytes);
     }
     return much;
 }
@@ -186,8 +185,6 @@ bool report_process_line(const struct report_aloneness *of, unsigned number,
         snprintf(text, REPORT_LINE_BYTES,
                  "other processes were neither asked nor heard, and what was idle went back only "
                  "when the program called: neighbours.enabled is false");
-        break;
-    default:
         break;
     }
     if (said)

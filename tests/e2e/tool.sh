@@ -325,6 +325,9 @@ expect "a percent sign of the directory is no escape" 0 " report=$here/50%%/r%%%
 expect "run --report none" 0 ' report=none ' '' "$cudapool" run --report none sh -c "$show"
 expect "run --report stderr collects" 0 ' report=/[a-z0-9A-Z/.-]*/cudapool-' '' "$cudapool" run --report stderr sh -c "$show"
 expect "run refuses other escapes" 2 '' '--report: found "r%d", allowed is none, stderr' "$cudapool" run --report r%d true
+mkdir "$here/removed"
+expect "run refuses a relative name in a directory that is gone" 2 '' '--report: found "r.json", allowed are fewer than [0-9]+ bytes with the working directory: No such file' \
+    bash -c "cd '$here/removed' && rmdir '$here/removed' && '$cudapool' run --report r.json true"
 expect "run refuses an empty name" 2 '' '--report: found ""' "$cudapool" run --report '' true
 
 expect "run leaves the program its arguments" 0 ' args=--config x -- --report y$' '' \

@@ -150,15 +150,15 @@ static int open_kept(const struct figures_settings *kept, char *path, size_t byt
 
 static int copy_file(int from, int to)
 {
-    ssize_t copied;
+    ssize_t copied = 1;
 
-    do
+    while (copied > 0)
         copied = sendfile(to, from, NULL, 1 << 20);
-    while (copied > 0);
     return (int)copied;
 }
 
-/* Copies a file into a new one, which must not exist yet. Returns 0, or -1 with errno. */
+/* Copies a file into a new one, which must not exist yet. A copy that fails leaves no file. Returns
+ * 0, or -1 with errno. */
 static int copy_to(const char *path, int directory, const char *name)
 {
     int from = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -167,6 +167,8 @@ static int copy_to(const char *path, int directory, const char *name)
 
     if (to >= 0 && close(to) != 0)
         status = -1;
+    if (to >= 0 && status != 0)
+        unlinkat(directory, name, 0);
     if (from >= 0)
         close(from);
     return status;

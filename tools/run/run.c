@@ -57,8 +57,7 @@ static char *complete_report_name(const char *report)
 
     if (!file_pattern_is_valid(report)) {
         complain("--report: found \"%s\", allowed is none, stderr, - for stdout, or a file name, "
-                 "in which "
-                 "%%p, %%h, %%r and %%%% may stand",
+                 "in which %%p, %%h, %%r and %%%% may stand",
                  report);
         return NULL;
     }
@@ -66,9 +65,12 @@ static char *complete_report_name(const char *report)
         return strdup("/dev/stdout");
     if (*report == '/' && strlen(report) < SETTINGS_PATH_MAX)
         return strdup(report);
+    errno = ENAMETOOLONG;
     if (full_report_name(report, full, sizeof(full)) && strlen(full) < SETTINGS_PATH_MAX)
         return strdup(full);
-    complain("--report: the name is too long, allowed are fewer than %d bytes", SETTINGS_PATH_MAX);
+    complain(
+        "--report: found \"%s\", allowed are fewer than %d bytes with the working directory: %s",
+        report, SETTINGS_PATH_MAX, strerror(errno));
     return NULL;
 }
 

@@ -122,8 +122,8 @@ static uint32_t least_bytes(uint32_t type)
         [FIGURES_LIMITS] = sizeof(struct figures_limits),
         [FIGURES_GRAPHS] = sizeof(struct figures_graphs),
     };
-    uint32_t least = type < sizeof(bytes) / sizeof(bytes[0]) ? bytes[type] : 0;
-    return least != 0 ? least : sizeof(struct figures_record);
+    bool known = type < sizeof(bytes) / sizeof(bytes[0]) && bytes[type] != 0;
+    return known ? bytes[type] : sizeof(struct figures_record);
 }
 
 /* Checks that every record is at least as long as its type requires, and lies inside the file. */
