@@ -142,25 +142,23 @@ uint64_t epoch_newest_pending(const struct context *context)
     return newest;
 }
 
-static bool lacks_a_fence(const struct context *context)
+bool epoch_lacks_a_fence(const struct epochs *epochs, uint64_t stamp, bool waitable)
 {
-    lock_must_be_held(&context->lock);
-    uint64_t newest = epoch_newest_pending(context);
-    return newest && !epoch_fence_for(&context->epochs, newest, false);
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    return epoch_clean(epochs) < stamp && !epoch_fence_for(epochs, stamp, waitable);
 }
 
-/* Waits for the thread that is recording, while pending blocks lack a fence. Releases and retakes
- * the lock. */
-static void await_record(struct context *context)
+void epoch_await_record(struct context *context, uint64_t stamp, bool waitable, uint64_t give_up_at)
 {
     lock_must_be_held(&context->lock);
     uint64_t started = monotonic_now();
-    while (context->epochs.recording && lacks_a_fence(context) && !atomic_load(&context->dying) &&
-           monotonic_now() - started < LAST_RESORT_NANOSECONDS) {
+    while (context->epochs.recording && epoch_lacks_a_fence(&context->epochs, stamp, waitable) &&
+           !atomic_load(&context->dying) && monotonic_now() < give_up_at) {
         context_unlock(context);
         patient_nap(started);
         context_lock(context);
     }
+    thread_state.waited_ns += monotonic_now() - started;
 }
 
 /* No other thread asks about the fence. Either this thread has set epochs.querying and counts among
@@ -359,8 +357,9 @@ static bool fence_the_rest(struct pool *pool, struct context *context, bool wait
     struct fence *fence = NULL;
     context_lock(context);
     if (waits)
-        await_record(context);
-    bool lacks = lacks_a_fence(context);
+        epoch_await_record(context, epoch_newest_pending(context), false,
+                           monotonic_now() + LAST_RESORT_NANOSECONDS);
+    bool lacks = epoch_lacks_a_fence(&context->epochs, epoch_newest_pending(context), false);
     bool others_record = lacks && context->epochs.recording;
     if (lacks)
         fence = epoch_begin_close(context, false);

@@ -114,12 +114,32 @@ bool epoch_wait_in_allocation(struct pool *pool, struct context *context, uint64
 bool epoch_wait_in_allocation_until(struct pool *pool, struct context *context, uint64_t stamp,
                                     uint64_t give_up_at);
 
+/* Lock held. Whether work up to the stamp may still run, and no fence covers it. waitable: no fence
+ * that a free may wait for. */
+bool epoch_lacks_a_fence(const struct epochs *epochs, uint64_t stamp, bool waitable);
+
+/* Lock held on entry and return, released in between. Waits for the thread that is recording, while
+ * the stamp lacks a fence. It gives up when the monotonic clock shows give_up_at nanoseconds, or
+ * when the context may be ending. */
+void epoch_await_record(struct context *context, uint64_t stamp, bool waitable,
+                        uint64_t give_up_at);
+
+/* Lock held. Whether a free waits for a second at most: an earlier call has waited without success,
+ * and no work is known to need the host. */
+bool epoch_waits_for_a_second(const struct epochs *epochs);
+
+/* No lock held. epoch_record in a free of the program's own, for a waitable fence. Other frees may
+ * have asked for a fence meanwhile (owed). Then it records that, too. */
+CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct fence *fence);
+
 /* No lock held. Called in a free of the program's own that is to wait, before epoch_wait_in_free.
  * Sees to a waitable fence with epoch >= stamp: waits for another free's record, or records one.
  * A thread outside of a free may be recording, and nobody may wait for its fence. The call waits
- * for that record before it makes its own. It waits for STALLED_WAIT_NANOSECONDS at most. There may
- * be no fence afterwards: a capture has begun, or a context is ending. Returns an error that stays
- * in the context. */
+ * for that record before it makes its own. It waits for STALLED_WAIT_NANOSECONDS at most.
+ *
+ * There may be no fence afterwards. A capture has begun, a context is ending, another record takes
+ * too long, or the last one has failed. Nor is one made where a free waits for a second at most.
+ * Returns an error that stays in the context. */
 CUresult epoch_fence_in_free(struct pool *pool, struct context *context, uint64_t stamp);
 
 /* No lock held. Waits for the context's work where no fence can be recorded, by the driver's free

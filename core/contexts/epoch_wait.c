@@ -1,6 +1,7 @@
 /*
  * Implements the functions of epoch.h that wait for fences. They note a wait without success, so
- * that later calls do not repeat it.
+ * that later calls do not repeat it. The file also sees to it that a free that waits has a fence,
+ * or waits by another call of the driver.
  *
  * The file also holds what a call that is out of memory asks before it waits: the newest stamp that
  * it may wait for, and the bytes that were freed in stream order.
@@ -25,6 +26,10 @@
 
 /* A shorter wait does not show that the work is stuck, so note_wait ignores it: nanoseconds. */
 #define LONG_NANOSECONDS (STALLED_WAIT_NANOSECONDS / 2)
+
+/* A free that has recorded a fence makes up to so many in a row for threads that asked meanwhile.
+ */
+#define FENCES_IN_A_ROW 4
 
 /* A waiting thread takes the context's lock again after at most this many naps. */
 #define NAPS_UNLOCKED 64u
@@ -222,30 +227,44 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp, ui
     return fence;
 }
 
-/* Whether no waitable fence covers the stamp, and work up to the stamp may still run. */
-static bool lacks_a_waitable_fence(const struct context *context, uint64_t stamp)
+bool epoch_waits_for_a_second(const struct epochs *epochs)
 {
-    lock_must_be_held(&context->lock);
-    return epoch_clean(&context->epochs) < stamp && !epoch_fence_for(&context->epochs, stamp, true);
+    return host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) &&
+           !host_work_is_known(&epochs->host_work);
+}
+
+CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct fence *fence)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct epochs *epochs = &context->epochs;
+    CUresult result = CUDA_SUCCESS;
+    for (int i = 1; fence; i++) {
+        struct epoch_recorded recorded =
+            epoch_record_and_lock(pool, context, fence, epoch_keeps_up(epochs));
+        bool again = epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0;
+        fence = again ? epoch_begin_close(context, true) : NULL;
+        epochs->owed = !fence && epochs->owed && epochs->recording;
+        context_unlock(context);
+        result = epoch_settle_record(pool, context, &recorded);
+    }
+    return result;
 }
 
 CUresult epoch_fence_in_free(struct pool *pool, struct context *context, uint64_t stamp)
 {
-    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
-    uint64_t started = monotonic_now(), give_up_at = started + STALLED_WAIT_NANOSECONDS;
-    const struct epochs *epochs = &context->epochs;
+    struct epochs *epochs = &context->epochs;
+    uint64_t give_up_at = monotonic_now() + STALLED_WAIT_NANOSECONDS;
+    struct fence *fence = NULL;
     context_lock(context);
-    await_fence_for(context, stamp, give_up_at);
-    while (lacks_a_waitable_fence(context, stamp) && epochs->recording &&
-           !epochs->recording_for_free && !is_past(give_up_at)) {
-        context_unlock(context);
-        patient_nap(started);
-        context_lock(context);
+    if (!epoch_waits_for_a_second(epochs)) {
+        await_fence_for(context, stamp, give_up_at);
+        epoch_await_record(context, stamp, true, give_up_at);
+        if (epoch_lacks_a_fence(epochs, stamp, true) && epochs->failures == 0)
+            fence = epoch_begin_close(context, true);
+        epochs->owed = epochs->owed && !fence;
     }
-    bool lacks = lacks_a_waitable_fence(context, stamp);
-    struct fence *fence = lacks ? epoch_begin_close(context, true) : NULL;
     context_unlock(context);
-    return fence ? epoch_record(pool, context, fence) : CUDA_SUCCESS;
+    return fence ? epoch_record_in_free(pool, context, fence) : CUDA_SUCCESS;
 }
 
 CUresult epoch_wait_by_free(struct pool *pool, struct context *context)
@@ -268,7 +287,7 @@ CUresult epoch_wait_by_free(struct pool *pool, struct context *context)
     leave_driver();
     thread_state.waited_ns += monotonic_now() - started;
     epoch_note_error(context, result);
-    return context_is_usable(context) ? CUDA_SUCCESS : result;
+    return epoch_is_the_end(result) && !context_is_usable(context) ? result : CUDA_SUCCESS;
 }
 
 static bool wait_for(struct pool *pool, struct context *context, struct fence_wait wait)
@@ -295,8 +314,7 @@ static bool wait_for_the_unwaited(struct pool *pool, struct context *context, ui
     struct epochs *epochs = &context->epochs;
     uint64_t give_up_at = monotonic_now() + STALLED_WAIT_NANOSECONDS;
     uint64_t first = smaller_of(epochs->host_work.unwaited, stamp);
-    if (!host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) ||
-        host_work_is_known(&epochs->host_work) ||
+    if (!epoch_waits_for_a_second(epochs) ||
         epoch_wait_when_short(pool, context, first, give_up_at))
         return true;
     /* A wait that ended before its time does not show that this context's work is stuck. Only other

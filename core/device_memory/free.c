@@ -104,8 +104,8 @@ static CUresult free_as_the_driver(struct pool *pool, struct context *context,
 }
 
 /* Called before the free of a part that is left to the driver. Waits and fails as the driver's free
- * would, except beside captures, where nothing is waited for. Without fences, this wait alone tells
- * that parts are unused. */
+ * would. Where captures spare frees, it does neither. Without fences, this wait alone tells that
+ * parts are unused. */
 static CUresult ask_for_part(struct pool *pool, struct context *context,
                              const struct free_call *call)
 {
@@ -216,7 +216,8 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
 }
 
 /* A free that waits as the driver's own free does. Where no fence can be recorded, the driver's
- * free waits in its place. The driver does not know a part, so it frees something else for it. */
+ * free waits in its place. It frees something else for a part, which the driver does not know, and
+ * for a block that another thread is just returning to the driver. */
 static CUresult wait_for_host_work(struct pool *pool, struct block *block, CUdeviceptr address,
                                    const struct free_call *call, const struct freed *freed)
 {
@@ -224,11 +225,10 @@ static CUresult wait_for_host_work(struct pool *pool, struct block *block, CUdev
     CUresult result;
     if (heap_wait_for_stamp(pool, context, freed->stamp, &result))
         return result;
-    if (freed->part)
-        return epoch_wait_by_free(pool, context);
-    return take_back(block->heap, block, address, freed->stamp)
-               ? free_past_the_pool(pool, block, address, call)
-               : result;
+    if (!freed->part && take_back(block->heap, block, address, freed->stamp))
+        return free_past_the_pool(pool, block, address, call);
+    CUresult waited = heap_wait_by_free(pool, context);
+    return result == CUDA_SUCCESS ? waited : result;
 }
 
 /* The unlocked part of a free: records the fence, and waits. */

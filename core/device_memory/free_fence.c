@@ -82,11 +82,17 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     if (thread_state.waited_ns != waited_before)
         count_wait(heap);
     const struct epochs *epochs = &context->epochs;
-    bool fenced = epoch_clean(epochs) >= stamp || epoch_fence_for(epochs, stamp, true) ||
-                  host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) ||
+    bool fenced = !epoch_lacks_a_fence(epochs, stamp, true) || epoch_waits_for_a_second(epochs) ||
                   host_work_limit(&epochs->host_work) >= stamp;
     heap_unlock(heap);
     return fenced;
+}
+
+CUresult heap_wait_by_free(struct pool *pool, struct context *context)
+{
+    CUresult result = epoch_wait_by_free(pool, context);
+    count_wait(heap_of(context));
+    return result;
 }
 
 static void update_driver_frees(struct heap *heap)
@@ -143,7 +149,7 @@ static uint64_t wait_for_all_freed(struct pool *pool, struct context *context)
     uint64_t waited_before = thread_state.waited_ns;
     heap_unlock(heap);
     if (fence)
-        epoch_record(pool, context, fence);
+        epoch_record_in_free(pool, context, fence);
     else
         epoch_fence_in_free(pool, context, stamp);
     heap_lock(heap);

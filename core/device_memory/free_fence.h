@@ -27,13 +27,16 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
                        bool waitable);
 
 /* No lock held. Waits, as the driver's own free does, for all work submitted before the block with
- * this stamp was freed. *error: an error that stays in the context. Returns false if no fence could
- * be recorded, because a capture has just begun or a context is ending. The caller then leaves the
- * wait to the driver, which waits with its own lock held. Returns true also after it has given up
- * on work that an earlier call waited for without success (epoch_wait_in_free). The driver must not
- * wait for such work: the thread that must end the work may need the driver's lock. */
+ * this stamp was freed. *error: an error that stays in the context. Returns false if there is no
+ * fence to wait for (epoch_fence_in_free). The caller then leaves the wait to the driver, which
+ * waits with its own lock held. Returns true also after it has given up on work that an earlier
+ * call waited for without success (epoch_wait_in_free). The driver must not wait for such work: the
+ * thread that must end the work may need the driver's lock. */
 bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp,
                          CUresult *error);
+
+/* No lock held. Waits by a free that the driver makes, of something else (epoch_wait_by_free). */
+CUresult heap_wait_by_free(struct pool *pool, struct context *context);
 
 /*
  * No lock held. heap_begin_driver_free is called before a driver free that waits for the context's

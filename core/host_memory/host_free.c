@@ -13,10 +13,6 @@
 /* A shard in which nothing was freed for so many epochs gets no share (share_among_active). */
 #define ACTIVE_EPOCHS 4u
 
-/* A thread that has recorded a fence makes up to so many in a row for threads that asked meanwhile.
- */
-#define FENCES_IN_A_ROW 4
-
 /* A shard is active if its threads have freed something in one of the last few epochs. Active
  * shards share half the growth budget, or half of what may be cached if that is less. The second
  * bound is needed since caps are only checked where a fence is due. */
@@ -32,26 +28,14 @@ static void share_among_active(const struct pool *pool, struct host_heap *heap)
 
 /* ---- the fence that ends a free ---- */
 
-/* Records a fence, and then those that other threads asked for while it was being recorded
- * (epochs->owed). */
 static CUresult close_epoch(struct pool *pool, struct context *context)
 {
-    CUresult result = CUDA_SUCCESS;
     struct epochs *epochs = &context->epochs;
     context_lock(context);
     struct fence *fence = epoch_begin_close(context, true);
     epochs->owed |= !fence && epochs->recording;
     context_unlock(context);
-    for (int i = 1; fence; i++) {
-        struct epoch_recorded recorded =
-            epoch_record_and_lock(pool, context, fence, epoch_keeps_up(epochs));
-        bool again = epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0;
-        fence = again ? epoch_begin_close(context, true) : NULL;
-        epochs->owed = !fence && epochs->owed && epochs->recording;
-        context_unlock(context);
-        result = epoch_settle_record(pool, context, &recorded);
-    }
-    return result;
+    return fence ? epoch_record_in_free(pool, context, fence) : CUDA_SUCCESS;
 }
 
 /* Whether another thread's free, which is recording a fence, also provides one for this stamp. That
@@ -79,21 +63,18 @@ static void count_wait(struct bucket_counters *counters, uint64_t waited_before)
     atomic_fetch_add_explicit(&counters->waiting_frees, 1, memory_order_relaxed);
 }
 
-/* Waits as long as the driver's own free would. If there is no fence to wait for, the driver's own
- * free is called for the pending blocks. Blocks of a context that may be ending are left alone, so
- * the driver then frees something else. Returns an error that stays in the context. */
+/* Waits as long as the driver's own free would. If there is no fence to wait for, the driver frees
+ * something else. Returns an error that stays in the context. */
 static CUresult wait_like_the_driver(struct pool *pool, struct context *context, uint64_t stamp)
 {
+    const struct epochs *epochs = &context->epochs;
     CUresult result = epoch_fence_in_free(pool, context, stamp);
     context_lock(context);
-    bool over = epoch_wait_in_free(pool, context, stamp);
-    bool fenced = over || epoch_fence_for(&context->epochs, stamp, true);
+    epoch_wait_in_free(pool, context, stamp);
+    bool fenced = !epoch_lacks_a_fence(epochs, stamp, true) || epoch_waits_for_a_second(epochs);
     context_unlock(context);
-    if (!fenced)
-        host_release_pending(pool, context);
-    if (!fenced && atomic_load(&context->dying))
-        result = epoch_wait_by_free(pool, context);
-    return result;
+    CUresult waited = fenced ? CUDA_SUCCESS : epoch_wait_by_free(pool, context);
+    return result == CUDA_SUCCESS ? waited : result;
 }
 
 /* Waits for the stamp, but only until give_up_at. Earlier frees have not waited, and the program

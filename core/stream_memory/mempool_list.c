@@ -14,9 +14,9 @@ struct mempool *mempool_first(const struct streams *streams)
     return atomic_load_explicit(&streams->mempools, memory_order_acquire);
 }
 
-static struct mempool *find_open(const struct streams *streams, CUmemoryPool handle)
+struct mempool *mempool_find_known(struct pool *pool, CUmemoryPool handle)
 {
-    struct mempool *m = mempool_first(streams);
+    struct mempool *m = mempool_first(streams_of(pool));
     while (m && (mempool_handle(m) != handle || !mempool_is_open(m)))
         m = m->next;
     return m;
@@ -158,39 +158,34 @@ static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool ha
     mempool_begin(pool, mempool);
 }
 
-/* What make_known must know about a pool besides its handle. */
-struct pool_spec {
-    struct device *device;
-    bool is_default;
-    uint64_t threshold; /* release threshold to set; UINT64_MAX: leaves the driver's as it is */
-};
-
 /* Returns the open record of this handle, and makes it if there is none. NULL: none can be made. A
  * default pool never takes a spare record, because several threads may make it known at once. */
-static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct pool_spec spec)
+static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct device *device,
+                                  bool is_default)
 {
     struct streams *streams = streams_of(pool);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
-    struct mempool *made = spec.is_default ? NULL : take_spare(streams, spec.device);
+    struct mempool *made = is_default ? NULL : take_spare(streams, device);
     if (!made)
-        made = add_record(streams, spec.device);
+        made = add_record(streams, device);
     lock_give(&streams->mempool_lock);
     if (!made)
-        return find_open(streams, handle);
+        return mempool_find_known(pool, handle);
     describe(pool, made, handle);
     lock_take(&streams->mempool_lock, LOCK_MEMPOOLS);
-    struct mempool *listed = find_open(streams, handle);
+    struct mempool *listed = mempool_find_known(pool, handle);
     if (listed) {
         /* Another thread has opened a record of the pool meanwhile. */
         made->is_gone = true;
     } else {
-        made->is_default = spec.is_default;
+        made->is_default = is_default;
         reset_threshold_state(made);
         open_record(made, handle);
     }
     lock_give(&streams->mempool_lock);
-    if (!listed && spec.threshold != UINT64_MAX)
-        set_threshold(pool, made, spec.threshold);
+    const struct byte_size *threshold = &pool->settings.stream_ordered.driver_release_threshold;
+    if (!listed && is_default && !threshold->unlimited)
+        set_threshold(pool, made, byte_size_resolve(threshold, device->total_bytes));
     return listed ? listed : made;
 }
 
@@ -218,33 +213,20 @@ CUmemoryPool mempool_default_of(struct pool *pool, struct device *device)
     return handle;
 }
 
-static struct pool_spec default_pool_of(const struct pool *pool, struct device *device)
-{
-    const struct byte_size *threshold = &pool->settings.stream_ordered.driver_release_threshold;
-    return (struct pool_spec){.device = device,
-                              .is_default = true,
-                              .threshold = byte_size_resolve(threshold, device->total_bytes)};
-}
-
 /* Makes a device's default pool known when its handle is first looked up. NULL: no device in use
  * has this default pool. */
 static struct mempool *find_default(struct pool *pool, CUmemoryPool handle)
 {
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
         if (mempool_default_of(pool, d) == handle)
-            return make_known(pool, handle, default_pool_of(pool, d));
+            return make_known(pool, handle, d, true);
     return NULL;
 }
 
 struct mempool *mempool_find(struct pool *pool, CUmemoryPool handle)
 {
-    struct mempool *found = handle ? find_open(streams_of(pool), handle) : NULL;
+    struct mempool *found = handle ? mempool_find_known(pool, handle) : NULL;
     return found || !handle ? found : find_default(pool, handle);
-}
-
-struct mempool *mempool_find_known(struct pool *pool, CUmemoryPool handle)
-{
-    return find_open(streams_of(pool), handle);
 }
 
 struct mempool *mempool_take(struct pool *pool, const CUmemoryPool *named, struct device *device)
@@ -296,7 +278,7 @@ void mempool_created(struct pool *pool, CUmemoryPool handle, CUdevice ordinal)
 {
     struct device *device = context_device(pool, ordinal);
     if (device)
-        make_known(pool, handle, (struct pool_spec){.device = device, .threshold = UINT64_MAX});
+        make_known(pool, handle, device, false);
 }
 
 /* ---- ending ---- */
@@ -319,7 +301,7 @@ void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone)
     struct mempool *m = find_closed(streams, handle);
     if (m && is_gone)
         m->is_gone = true;
-    else if (m && !find_open(streams, handle))
+    else if (m && !mempool_find_known(pool, handle))
         open_record(m, handle);
     lock_give(&streams->mempool_lock);
 }

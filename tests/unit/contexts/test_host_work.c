@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/device_memory/driver_free.h"
 #include "core/device_memory/free_fence.h"
 #include "core/device_memory/policies.h"
 #include "pool_fixture.h"
@@ -506,6 +507,44 @@ Test(host_work, where_no_fence_can_be_had_for_a_part_something_else_is_freed)
     cr_assert(something_else_is_freed);
     cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
     cr_assert_eq(live_bytes(), 0);
+}
+
+static void take_what_is_pending(void *unused)
+{
+    (void)unused;
+    fake_during(FAKE_RECORD, NULL, NULL);
+    heap_free_pending(pool, context_record());
+}
+
+/* Another thread is releasing the block to the driver, and waits there. */
+Test(host_work, nor_does_a_free_return_whose_block_another_thread_has_taken)
+{
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 2);
+    fake_during(FAKE_RECORD, take_what_is_pending, NULL);
+    fake_during(FAKE_FREE_HOST, note_the_call, NULL);
+    release(block);
+    cr_assert(something_else_is_freed);
+}
+
+static void wait_a_while(void *unused)
+{
+    (void)unused;
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+}
+
+Test(host_work, that_wait_is_counted)
+{
+    settings.device.buckets.policy = BUCKETS_SPLIT;
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 2);
+    fake_during(FAKE_FREE_HOST, wait_a_while, NULL);
+    release(block);
+    cr_assert_eq(thread_state.waited_ns, 0);
 }
 
 Test(host_work, the_error_of_that_free_is_the_programs)
