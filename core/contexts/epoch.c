@@ -151,14 +151,14 @@ bool epoch_lacks_a_fence(const struct epochs *epochs, uint64_t stamp, bool waita
 void epoch_await_record(struct context *context, uint64_t stamp, bool waitable, uint64_t give_up_at)
 {
     lock_must_be_held(&context->lock);
+    const struct epochs *epochs = &context->epochs;
     uint64_t started = monotonic_now();
-    while (context->epochs.recording && epoch_lacks_a_fence(&context->epochs, stamp, waitable) &&
-           !atomic_load(&context->dying) && monotonic_now() < give_up_at) {
+    while (epochs->recording && !atomic_load(&context->dying) && monotonic_now() < give_up_at &&
+           epoch_lacks_a_fence(epochs, stamp ? stamp : epoch_newest_pending(context), waitable)) {
         context_unlock(context);
         patient_nap(started);
         context_lock(context);
     }
-    thread_state.waited_ns += monotonic_now() - started;
 }
 
 /* No other thread asks about the fence. Either this thread has set epochs.querying and counts among
@@ -357,8 +357,7 @@ static bool fence_the_rest(struct pool *pool, struct context *context, bool wait
     struct fence *fence = NULL;
     context_lock(context);
     if (waits)
-        epoch_await_record(context, epoch_newest_pending(context), false,
-                           monotonic_now() + LAST_RESORT_NANOSECONDS);
+        epoch_await_record(context, 0, false, monotonic_now() + LAST_RESORT_NANOSECONDS);
     bool lacks = epoch_lacks_a_fence(&context->epochs, epoch_newest_pending(context), false);
     bool others_record = lacks && context->epochs.recording;
     if (lacks)

@@ -119,8 +119,8 @@ bool epoch_wait_in_allocation_until(struct pool *pool, struct context *context, 
 bool epoch_lacks_a_fence(const struct epochs *epochs, uint64_t stamp, bool waitable);
 
 /* Lock held on entry and return, released in between. Waits for the thread that is recording, while
- * the stamp lacks a fence. It gives up when the monotonic clock shows give_up_at nanoseconds, or
- * when the context may be ending. */
+ * the stamp lacks a fence (0: the newest stamp of what is pending). It gives up when the monotonic
+ * clock shows give_up_at nanoseconds, or when the context may be ending. */
 void epoch_await_record(struct context *context, uint64_t stamp, bool waitable,
                         uint64_t give_up_at);
 
@@ -143,8 +143,8 @@ CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct
 CUresult epoch_fence_in_free(struct pool *pool, struct context *context, uint64_t stamp);
 
 /* No lock held. Waits for the context's work where no fence can be recorded, by the driver's free
- * of one pinned byte. It takes no device memory and disturbs no capture. It does not wait where the
- * driver refuses. Returns an error that stays in the context. */
+ * of one pinned byte. It takes no device memory and disturbs no capture. Where the driver refuses
+ * that byte, the free returns without a wait. Returns an error that stays in the context. */
 CUresult epoch_wait_by_free(struct pool *pool, struct context *context);
 
 /* The longest that an allocation waits while nothing becomes clean: nanoseconds. */

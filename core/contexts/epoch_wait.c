@@ -241,7 +241,8 @@ CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct
     for (int i = 1; fence; i++) {
         struct epoch_recorded recorded =
             epoch_record_and_lock(pool, context, fence, epoch_keeps_up(epochs));
-        bool again = epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0;
+        bool again =
+            epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0 && !recorded.unusable;
         fence = again ? epoch_begin_close(context, true) : NULL;
         epochs->owed = !fence && epochs->owed && epochs->recording;
         context_unlock(context);
@@ -258,7 +259,9 @@ CUresult epoch_fence_in_free(struct pool *pool, struct context *context, uint64_
     context_lock(context);
     if (!epoch_waits_for_a_second(epochs)) {
         await_fence_for(context, stamp, give_up_at);
+        uint64_t started = epochs->recording ? monotonic_now() : 0;
         epoch_await_record(context, stamp, true, give_up_at);
+        thread_state.waited_ns += started ? monotonic_now() - started : 0;
         if (epoch_lacks_a_fence(epochs, stamp, true) && epochs->failures == 0)
             fence = epoch_begin_close(context, true);
         epochs->owed = epochs->owed && !fence;

@@ -109,8 +109,10 @@ static CUresult free_as_the_driver(struct pool *pool, struct context *context,
 static CUresult ask_for_part(struct pool *pool, struct context *context,
                              const struct free_call *call)
 {
+    if (!captures_spare_frees(pool))
+        return free_as_the_driver(pool, context, call);
     if (captures_under_way(&pool->captures))
-        return captures_spare_frees(pool) ? CUDA_SUCCESS : free_as_the_driver(pool, context, call);
+        return CUDA_SUCCESS;
     return call->waitable ? synchronise_like_the_driver(pool, context) : CUDA_SUCCESS;
 }
 

@@ -84,8 +84,9 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     const struct epochs *epochs = &context->epochs;
     bool fenced = !epoch_lacks_a_fence(epochs, stamp, true) || epoch_waits_for_a_second(epochs) ||
                   host_work_limit(&epochs->host_work) >= stamp;
+    bool waited = epoch_clean(epochs) >= stamp || (fenced && !policy_is_without_fences(context));
     heap_unlock(heap);
-    return fenced;
+    return waited;
 }
 
 CUresult heap_wait_by_free(struct pool *pool, struct context *context)

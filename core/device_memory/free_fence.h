@@ -29,9 +29,10 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
 /* No lock held. Waits, as the driver's own free does, for all work submitted before the block with
  * this stamp was freed. *error: an error that stays in the context. Returns false if there is no
  * fence to wait for (epoch_fence_in_free). The caller then leaves the wait to the driver, which
- * waits with its own lock held. Returns true also after it has given up on work that an earlier
- * call waited for without success (epoch_wait_in_free). The driver must not wait for such work: the
- * thread that must end the work may need the driver's lock. */
+ * waits with its own lock held. Returns true also where no mark concerns the stamp, and after it
+ * has given up on work that an earlier call waited for without success (epoch_wait_in_free). The
+ * driver must not wait for such work: the thread that must end the work may need the driver's lock.
+ */
 bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp,
                          CUresult *error);
 

@@ -33,7 +33,7 @@ static CUresult close_epoch(struct pool *pool, struct context *context)
     struct epochs *epochs = &context->epochs;
     context_lock(context);
     struct fence *fence = epoch_begin_close(context, true);
-    epochs->owed |= !fence && epochs->recording;
+    epochs->owed = !fence && epochs->recording;
     context_unlock(context);
     return fence ? epoch_record_in_free(pool, context, fence) : CUDA_SUCCESS;
 }
@@ -63,7 +63,8 @@ static void count_wait(struct bucket_counters *counters, uint64_t waited_before)
     atomic_fetch_add_explicit(&counters->waiting_frees, 1, memory_order_relaxed);
 }
 
-/* Waits as long as the driver's own free would. If there is no fence to wait for, the driver frees
+/* Waits as long as the driver's own free would. If there is no fence to wait for, the driver's own
+ * free is called for the pending blocks. It may release none of them: then the driver frees
  * something else. Returns an error that stays in the context. */
 static CUresult wait_like_the_driver(struct pool *pool, struct context *context, uint64_t stamp)
 {
@@ -71,10 +72,15 @@ static CUresult wait_like_the_driver(struct pool *pool, struct context *context,
     CUresult result = epoch_fence_in_free(pool, context, stamp);
     context_lock(context);
     epoch_wait_in_free(pool, context, stamp);
-    bool fenced = !epoch_lacks_a_fence(epochs, stamp, true) || epoch_waits_for_a_second(epochs);
+    bool waited = epoch_clean(epochs) >= stamp ||
+                  (context_is_usable(context) &&
+                   (epoch_fence_for(epochs, stamp, true) || epoch_waits_for_a_second(epochs)));
     context_unlock(context);
-    CUresult waited = fenced ? CUDA_SUCCESS : epoch_wait_by_free(pool, context);
-    return result == CUDA_SUCCESS ? waited : result;
+    if (waited)
+        return result;
+    host_release_pending(pool, context);
+    CUresult of_driver = epoch_wait_by_free(pool, context);
+    return result == CUDA_SUCCESS ? of_driver : result;
 }
 
 /* Waits for the stamp, but only until give_up_at. Earlier frees have not waited, and the program

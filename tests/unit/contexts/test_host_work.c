@@ -561,6 +561,18 @@ Test(host_work, the_error_of_that_free_is_the_programs)
     cr_assert_not(context_is_usable(c));
 }
 
+/* The work has failed, and no fence tells when it ends. */
+Test(host_work, nor_is_the_error_of_the_work_lost)
+{
+    settings.device.buckets.policy = BUCKETS_SPLIT;
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    fake_fail(FAKE_EVENT_QUERY, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    fake_fail(FAKE_FREE_HOST, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 static atomic_bool free_is_over;
 
 static void release_and_tell(void *block)

@@ -462,7 +462,7 @@ Test(host_memory, free_synchronizes_says_what_the_fence_has_found)
     cr_assert_eq(pool_free_host(pool, block), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-Test(host_memory, where_no_fence_can_be_had_a_free_waits_by_that_of_something_else)
+Test(host_memory, where_no_fence_can_be_had_a_free_that_waits_is_the_drivers)
 {
     settings.host.free_synchronizes = true;
     host_start();
@@ -470,7 +470,7 @@ Test(host_memory, where_no_fence_can_be_had_a_free_waits_by_that_of_something_el
     fake_launch(context);
     fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 2);
     release_host(block);
-    cr_assert(fake_is_host_allocated(block));
+    cr_assert_not(fake_is_host_allocated(block));
     cr_assert_eq(fake_host_waits(), 1);
 }
 
@@ -484,7 +484,7 @@ Test(host_memory, a_free_whose_record_has_failed_makes_no_other_one)
     fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 2);
     release_host(block);
     cr_assert_eq(fake_calls(FAKE_RECORD), 1);
-    cr_assert_eq(fake_host_waits(), 1);
+    cr_assert_geq(fake_host_waits(), 1);
 }
 
 /* ---- several contexts ---- */
