@@ -3,7 +3,6 @@
  * a process.
  */
 #include <dlfcn.h>
-#include <time.h>
 
 #include "pool.h"
 

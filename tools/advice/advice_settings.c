@@ -158,10 +158,10 @@ static void blame_container(const struct device_limits *limits, const char *fail
 }
 
 /* What failed at a limit: raise the setting, or blame the container where no setting states it. */
-static bool fails_at(const struct case_at_hand *at_hand, measure *failures_of, bool of_group,
-                     struct advice *advice)
+static bool fails_at(const struct case_at_hand *at_hand, bool of_group, struct advice *advice)
 {
     const struct settings *settings = at_hand->settings;
+    measure *failures_of = of_group ? group_failures : limit_failures;
     const struct byte_size *limit =
         of_group ? &settings->limits.group_bytes : &settings->limits.device_bytes;
     char failures[160];
@@ -179,12 +179,12 @@ static bool fails_at(const struct case_at_hand *at_hand, measure *failures_of, b
 
 bool requests_fail_at_the_limit(const struct case_at_hand *at_hand, struct advice *advice)
 {
-    return fails_at(at_hand, limit_failures, false, advice);
+    return fails_at(at_hand, false, advice);
 }
 
 bool requests_fail_at_the_groups_limit(const struct case_at_hand *at_hand, struct advice *advice)
 {
-    return fails_at(at_hand, group_failures, true, advice);
+    return fails_at(at_hand, true, advice);
 }
 
 bool requests_fail_for_memory(const struct case_at_hand *at_hand, struct advice *advice)

@@ -16,14 +16,23 @@ static struct host_work *work(void)
     return &epochs()->host_work;
 }
 
+static struct fence *begin_record(bool waitable)
+{
+    heap_lock(heap());
+    struct fence *fence = epoch_begin_close(context_record(), waitable);
+    heap_unlock(heap());
+    cr_assert_not_null(fence);
+    return fence;
+}
+
+static void end_record(struct fence *fence)
+{
+    cr_assert_eq(epoch_record(pool, context_record(), fence), CUDA_SUCCESS);
+}
+
 static void close_epoch(void)
 {
-    struct context *c = context_find(pool, context);
-    heap_lock(heap_of(c));
-    struct fence *fence = epoch_begin_close(c, true);
-    heap_unlock(heap_of(c));
-    cr_assert_not_null(fence);
-    cr_assert_eq(epoch_record(pool, c, fence), CUDA_SUCCESS);
+    end_record(begin_record(true));
 }
 
 /* A host function that has not begun to run. */
@@ -529,6 +538,15 @@ Test(host_work, nor_does_a_free_return_whose_block_another_thread_has_taken)
     cr_assert(something_else_is_freed);
 }
 
+static CUdeviceptr part_behind_host_work(void)
+{
+    settings.device.buckets.policy = BUCKETS_SPLIT;
+    start();
+    CUdeviceptr block = allocate(MIB);
+    submit_host_function();
+    return block;
+}
+
 static void wait_a_while(void *unused)
 {
     (void)unused;
@@ -537,10 +555,7 @@ static void wait_a_while(void *unused)
 
 Test(host_work, that_wait_is_counted)
 {
-    settings.device.buckets.policy = BUCKETS_SPLIT;
-    start();
-    CUdeviceptr block = allocate(MIB);
-    submit_host_function();
+    CUdeviceptr block = part_behind_host_work();
     fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 2);
     fake_during(FAKE_FREE_HOST, wait_a_while, NULL);
     release(block);
@@ -549,10 +564,7 @@ Test(host_work, that_wait_is_counted)
 
 Test(host_work, the_error_of_that_free_is_the_programs)
 {
-    settings.device.buckets.policy = BUCKETS_SPLIT;
-    start();
-    CUdeviceptr block = allocate(MIB);
-    submit_host_function();
+    CUdeviceptr block = part_behind_host_work();
     struct context *c = context_record();
     atomic_store(&c->dying, true);
     fake_fail(FAKE_FREE_HOST, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
@@ -564,10 +576,7 @@ Test(host_work, the_error_of_that_free_is_the_programs)
 /* The work has failed, and no fence tells when it ends. */
 Test(host_work, nor_is_the_error_of_the_work_lost)
 {
-    settings.device.buckets.policy = BUCKETS_SPLIT;
-    start();
-    CUdeviceptr block = allocate(MIB);
-    submit_host_function();
+    CUdeviceptr block = part_behind_host_work();
     fake_fail(FAKE_EVENT_QUERY, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
     fake_fail(FAKE_FREE_HOST, CUDA_ERROR_ILLEGAL_ADDRESS, 1);
     cr_assert_eq(pool_free(pool, block), CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -586,14 +595,11 @@ static void release_and_tell(void *block)
 static void check_free_beside_a_record(CUdeviceptr block)
 {
     struct errand freer;
-    struct context *c = context_record();
-    heap_lock(heap_of(c));
-    struct fence *fence = epoch_begin_close(c, false);
-    heap_unlock(heap_of(c));
+    struct fence *fence = begin_record(false);
     send(&freer, release_and_tell, &block);
     usleep(50000);
     cr_assert_not(free_is_over);
-    cr_assert_eq(epoch_record(pool, c, fence), CUDA_SUCCESS);
+    end_record(fence);
     usleep(50000);
     cr_assert_not(free_is_over);
     fake_finish(context);
@@ -612,10 +618,7 @@ Test(host_work, beside_a_record_in_no_free_a_free_waits_by_a_fence_of_its_own)
 
 Test(host_work, and_so_does_the_free_of_a_part)
 {
-    settings.device.buckets.policy = BUCKETS_SPLIT;
-    start();
-    CUdeviceptr block = allocate(MIB);
-    submit_host_function();
+    CUdeviceptr block = part_behind_host_work();
     check_free_beside_a_record(block);
     cr_assert_eq(pending_bytes(), 0);
 }
@@ -639,15 +642,12 @@ Test(host_work, a_record_that_does_not_end_is_waited_for_no_longer_than_a_second
     start();
     CUdeviceptr block = allocate(MIB);
     submit_host_function();
-    struct context *c = context_record();
-    heap_lock(heap_of(c));
-    struct fence *fence = epoch_begin_close(c, false);
-    heap_unlock(heap_of(c));
+    struct fence *fence = begin_record(false);
     double began = seconds_now();
     release(block);
     cr_assert_geq(seconds_now() - began, 1);
     cr_assert_not(fake_is_allocated(block), "the driver waits in its place");
-    epoch_record(pool, c, fence);
+    end_record(fence);
 }
 
 Test(host_work, a_free_in_a_streams_order_does_not_wait)

@@ -484,7 +484,8 @@ Test(host_memory, a_free_whose_record_has_failed_makes_no_other_one)
     fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 2);
     release_host(block);
     cr_assert_eq(fake_calls(FAKE_RECORD), 1);
-    cr_assert_geq(fake_host_waits(), 1);
+    cr_assert_not(fake_is_host_allocated(block));
+    cr_assert_eq(fake_host_waits(), 1);
 }
 
 /* ---- several contexts ---- */
