@@ -67,7 +67,6 @@ free_where_it_was(struct pool *pool, CUdeviceptr address, struct stream_ref ref,
     uint64_t bytes = block->block.bytes;
     atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
     shelf_count_not_live(shelf, block);
-    block->event = NULL;
     shelf_make_pending_next(stream, block->block.bucket, block, address);
     bool is_time =
         shelf_has_fallen(shelf) || shelf_look_is_due(stream) || bytes >= HOUSEKEEPER_MUCH;

@@ -127,11 +127,3 @@ struct own_event *own_events_last_in_free(const struct stream *stream)
             last = event;
     return last;
 }
-
-bool own_event_wait(struct pool *pool, CUstream handle, const struct own_event *event)
-{
-    enter_driver();
-    CUresult result = pool->driver->cuStreamWaitEvent(handle, event->event, 0);
-    leave_driver();
-    return result == CUDA_SUCCESS;
-}

@@ -43,10 +43,4 @@ uint64_t own_events_newest(const struct stream *stream);
 struct own_event *own_events_first_in_free(const struct stream *stream, uint64_t stamp);
 struct own_event *own_events_last_in_free(const struct stream *stream);
 
-/* ---- waiting in a stream ---- */
-
-/* Makes the stream that handle means in this thread wait for the event. The caller is a user of the
- * event. False: the driver refused. */
-bool own_event_wait(struct pool *pool, CUstream handle, const struct own_event *event);
-
 #endif

@@ -46,7 +46,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
     if (stays)
-        stream_free_make_pending(pool, shelf, bucket, block, moved, event, stamp);
+        stream_free_make_pending(pool, shelf, bucket, block, moved, stamp);
     if (event)
         own_event_drop(stream, event);
     own_events_apply_done(stream);
@@ -148,7 +148,7 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
                  !own_events_capture_is_coming(pool);
     if (stays) {
         own_events_raise_marked(stream, stamp);
-        stream_free_make_pending(pool, shelf, block->block.bucket, block, false, NULL, stamp);
+        stream_free_make_pending(pool, shelf, block->block.bucket, block, false, stamp);
     } else {
         atomic_store_explicit(&block->held_at, address, memory_order_release);
     }
@@ -177,8 +177,7 @@ static bool last_free_is_over(const struct stream_block *block)
     return over;
 }
 
-/* The context is pinned. The event is not stored in the block, so that no stream is made to wait
- * for all of its context's work. */
+/* The context is pinned. */
 static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref,
                             struct plain_free *free)
 {
@@ -198,7 +197,7 @@ static bool free_in_context(struct pool *pool, struct stream_block *block, struc
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)
-        stream_free_make_pending(pool, shelf, bucket, block, true, NULL, stamp);
+        stream_free_make_pending(pool, shelf, bucket, block, true, stamp);
     if (bucket && event)
         own_event_drop(stream, event);
     own_events_apply_done(stream);

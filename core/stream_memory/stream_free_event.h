@@ -31,7 +31,7 @@ bool stream_free_event_record(struct pool *pool, struct stream_ref ref, CUstream
 /* Lock held. Makes the block pending on the shelf. moved: no shelf counted the block before. */
 static inline void stream_free_make_pending(const struct pool *pool, struct shelf *shelf,
                                             struct bucket *bucket, struct stream_block *block,
-                                            bool moved, struct own_event *event, uint64_t stamp)
+                                            bool moved, uint64_t stamp)
 {
     lock_must_be_held(&shelf->stream->lock);
     struct stream *stream = shelf->stream;
@@ -42,7 +42,6 @@ static inline void stream_free_make_pending(const struct pool *pool, struct shel
     } else {
         shelf_count_not_live(shelf, block);
     }
-    block->event = event;
     shelf_list_bucket(pool, stream, bucket);
     shelf_make_pending(stream, bucket, block, stamp);
     shelf_follow_fall(shelf);

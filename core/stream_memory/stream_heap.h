@@ -8,17 +8,18 @@
  *   2. A block of another stream of the context whose last use is known to have completed.
  *   3. A block whose last use turns out to have completed when the pool asks the driver about it.
  *   4. Memory from the driver.
- *   5. If the driver is out of memory, a block with an event that was recorded in its free. The
- *      stream is made to wait for that event. As in the driver's own pool this comes late, because
- *      another stream's work then holds up this stream.
+ *   5. If the driver is out of memory, memory from the driver again. First the pool releases what
+ *      other streams have pending, behind events that were recorded in their frees. The driver then
+ *      makes the stream wait for those frees. It does so late, because another stream's work then
+ *      holds up this stream.
  *   6. Memory from the driver again, after cached memory has been released
  *      (core/reclaim/reclaim.h).
- * Step 1 is in stream_shelf.h, steps 2, 3 and 5 are in stream_search.c, the others in
- * stream_miss.c. If another stream has taken a block of this stream, the stream's next request goes
- * to step 4 at once while the reserve has room. Otherwise streams that have one block too few
- * between them would take each other's blocks for ever. Settings and the pool's attributes can
- * switch off steps 3 and 5; stream_order.h explains why each is correct. Step 5 is not for streams
- * that others order, because those others would not wait as well.
+ * Step 1 is in stream_shelf.h, steps 2 and 3 are in stream_search.c, the others in stream_miss.c.
+ * If another stream has taken a block of this stream, the stream's next request goes to step 4 at
+ * once while the reserve has room. Otherwise streams that have one block too few between them would
+ * take each other's blocks for ever. Settings and the pool's attributes can switch off steps 3 and
+ * 5; stream_order.h explains why each is correct. Step 5 is not for streams that others order,
+ * because those others would not wait as well.
  *
  * Events cost more than everything else here. A free records one in these cases:
  *   - Other streams have lately looked for a block with an event and found none.

@@ -195,7 +195,6 @@ static void take_pending_parts(struct stream *stream, const struct context *cont
         if (!block_is_part(b) || !add(parts, stream_block_of(b)))
             continue;
         shelf_detach(stream, stream_block_of(b));
-        stream_block_of(b)->event = NULL;
         b->refused = true;
         stream_block_is_detached(stream);
     }

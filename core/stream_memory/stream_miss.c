@@ -17,9 +17,6 @@
 #include "stream_release.h"
 #include "stream_reserve.h"
 
-/* Stamp of a live block that was taken from another stream, whose work may still use it. */
-#define STAMP_OF_ANOTHER UINT64_MAX
-
 /* ---- asking the driver ---- */
 
 static CUresult ask_driver(struct miss *miss)
@@ -73,13 +70,15 @@ static void ask_for_block_alone(struct miss *miss)
 /* The driver can give memory that was freed on another stream to this stream at once, ordered after
  * the free. So the pool releases its pending blocks of other streams to the driver, each ordered
  * after an event. */
-static void ask_behind_other_streams(struct miss *miss, const struct search *search)
+static bool release_behind_other_streams(const struct miss *miss, enum reclaim_bound bound)
 {
+    const struct search *search = miss->with;
     struct context *context = miss->context;
-    miss->progress.wanted = miss->requested;
-    if (!miss_is_out_of_memory(miss) || !search_may_wait(search) ||
-        !may_look_at_streams(miss->pool, context->device, &miss->progress))
-        return;
+    struct reclaim progress = miss->progress;
+    progress.bound = bound;
+    progress.wanted = miss->requested;
+    if (!search_may_wait(search) || !may_look_at_streams(miss->pool, context->device, &progress))
+        return false;
     stream_pending_query(miss->pool, context->device);
     uint64_t released = stream_release_clean(miss->pool, context->device, UINT64_MAX,
                                              EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
@@ -87,8 +86,7 @@ static void ask_behind_other_streams(struct miss *miss, const struct search *sea
         released += stream_release_behind_events(miss->pool, context, UINT64_MAX, 0);
         context_unpin(context);
     }
-    if (released)
-        miss_ask(miss);
+    return released != 0;
 }
 
 /* Asks the driver, and does everything that may help when it is out of memory. The search may find
@@ -106,7 +104,8 @@ static void ask_driver_hard(struct miss *miss, struct search *search)
         miss_ask(miss);
     if (miss_is_out_of_memory(miss) && search_harder(search))
         return;
-    ask_behind_other_streams(miss, search);
+    if (miss_is_out_of_memory(miss) && release_behind_other_streams(miss, RECLAIM_DEVICE))
+        miss_ask(miss);
     miss_ask_again(miss);
     if (miss_is_out_of_memory(miss) && behind &&
         may_wait_for_the_driver(miss->pool, miss->context->device, &miss->progress) &&
@@ -245,24 +244,13 @@ static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucke
     return miss->result;
 }
 
-/* The stamp for a block that the stream's work comes after, but that another stream's work may
- * still use. Where blocks are cut it is the stream's next stamp: whatever tells that this stamp has
- * completed comes after the other stream's work. */
-static uint64_t stamp_of_adopted(const struct search *search, struct stream *stream, enum hit hit)
-{
-    lock_must_be_held(&stream->lock);
-    if (hit != HIT_BARRIER)
-        return 0;
-    return search->whole ? shelf_next_stamp(stream) : STAMP_OF_ANOTHER;
-}
-
 CUdeviceptr stream_adopt(const struct search *search, struct shelf *shelf, struct bucket *bucket,
                          struct stream_block *block, size_t bytes, enum hit hit)
 {
     struct stream *stream = shelf->stream, *former = shelf_of(block)->stream;
     lock_take(&stream->lock, LOCK_STREAM);
     bool whole = search->whole && block->block.bytes > bucket->bytes;
-    counter_set(&block->block.epoch, stamp_of_adopted(search, stream, hit));
+    counter_set(&block->block.epoch, 0);
     block->block.bucket = whole ? search->whole : bucket;
     atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
     shelf_count_in(shelf, block->block.bucket, block);
@@ -282,6 +270,13 @@ static CUresult hand_out_found(const struct miss *miss, struct shelf *shelf, str
     *miss->address =
         stream_adopt(search, shelf, bucket, search->found, miss->requested, search->found_by);
     return CUDA_SUCCESS;
+}
+
+/* A limit is in the way: what other streams have pending makes way. */
+static bool reserve_behind_other_streams(struct miss *miss)
+{
+    enum reclaim_bound bound = miss->refusal == FAILURE_GROUP ? RECLAIM_GROUP : RECLAIM_LIMIT;
+    return release_behind_other_streams(miss, bound) && miss_reserve(miss);
 }
 
 static CUresult refuse(struct miss *miss, struct shelf *shelf, struct bucket *bucket)
@@ -322,7 +317,7 @@ CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
             return hand_out_found(&miss, shelf, bucket);
         if (cut_instead(&miss, true))
             return CUDA_SUCCESS;
-        if (!miss_reserve_exactly(&miss))
+        if (!reserve_behind_other_streams(&miss) && !miss_reserve_exactly(&miss))
             return refuse(&miss, shelf, bucket);
     }
     ask_driver_hard(&miss, search);

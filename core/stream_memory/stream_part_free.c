@@ -43,8 +43,8 @@ static bool is_on_own_shelf(const struct stream *stream, const struct stream_blo
 
 /* Puts a part that is counted nowhere on its home shelf as spare, or on the stream as pending.
  * False where it can't lie on the stream. */
-static bool put(struct pool *pool, struct stream *stream, struct stream_block *part,
-                struct own_event *event, uint64_t stamp, struct outcome *outcome)
+static bool put(struct pool *pool, struct stream *stream, struct stream_block *part, uint64_t stamp,
+                struct outcome *outcome)
 {
     lock_must_be_held(&stream->lock);
     if (is_on_own_shelf(stream, part, stamp)) {
@@ -56,7 +56,7 @@ static bool put(struct pool *pool, struct stream *stream, struct stream_block *p
     struct shelf *shelf = shelf_get(pool, stream, part->mempool);
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, part->block.bytes) : NULL;
     if (bucket)
-        stream_free_make_pending(pool, shelf, bucket, part, true, event, stamp);
+        stream_free_make_pending(pool, shelf, bucket, part, true, stamp);
     return bucket;
 }
 
@@ -74,7 +74,7 @@ static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
     lock_take(&stream->lock, LOCK_STREAM);
     bool stays = may && stream_is(ref) && shelf_may_keep_part(stream, part) &&
                  (event || !due.marker || !own_events_capture_is_coming(pool));
-    outcome.done = stays && put(pool, stream, part, event, stamp, &outcome);
+    outcome.done = stays && put(pool, stream, part, stamp, &outcome);
     if (event)
         own_event_drop(stream, event);
     own_events_apply_done(stream);

@@ -69,7 +69,6 @@ static struct stream_block *cut_out(struct shelf *shelf, struct block *from, str
     count_no_longer_spare(shelf, part->bytes);
     part->bucket = bucket;
     struct stream_block *block = stream_block_of(part);
-    block->event = NULL;
     shelf_count_in(shelf, bucket, block);
     block_set_state(part, BLOCK_LEAVING);
     return block;
@@ -146,8 +145,6 @@ static enum merged become_whole(struct shelf *home, struct stream_block *whole, 
     count_no_longer_spare(home, whole->block.bytes);
     whole->block.bucket = bucket_set_find(&home->buckets, whole->block.bytes);
     atomic_store_explicit(&whole->home, NULL, memory_order_relaxed);
-    /* An event from before it was cut tells nothing of the parts' frees. */
-    whole->event = NULL;
     if (leaves || !whole->block.bucket || must_leave(home, whole, in_order)) {
         if (!whole->block.bucket)
             whole->block.bucket = &home->unkept.bucket;

@@ -3,14 +3,12 @@
 #include "core/contexts/pool_state.h"
 #include "mempool.h"
 #include "own_event_query.h"
-#include "stream_ends.h"
 #include "stream_reserve.h"
 
-/* How many streams a search looks at and asks about, and how many blocks of a bucket it looks at.
- * Beyond that the driver is the faster answer. */
+/* How many streams a search looks at and asks about. Beyond that the driver is the faster answer.
+ */
 #define SEARCH_MAX  64u
 #define QUERIES_MAX 8u
-#define LOOKS_MAX   8u
 
 bool search_asks(const struct search *search)
 {
@@ -133,53 +131,6 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
     return block;
 }
 
-static struct stream_block *find_with_event(const struct bucket *bucket)
-{
-    lock_of_rank_must_be_held(LOCK_STREAM);
-    struct block *b = bucket ? bucket->pending.first : NULL;
-    for (unsigned looks = 0; b && looks < LOOKS_MAX; looks++, b = b->links[LINK_BUCKET].next)
-        if (stream_block_of(b)->event && !block_is_part(b))
-            return stream_block_of(b);
-    return NULL;
-}
-
-/* A block was put back on its shelf. The memory pool may have been destroyed meanwhile; then its
- * blocks are released. */
-static void give_back_if_its_pool_ended(struct pool *pool, struct mempool *mempool)
-{
-    if (atomic_load_explicit(&mempool->closed, memory_order_relaxed))
-        stream_ends_mempool(pool, mempool, UINT64_MAX, true);
-}
-
-static struct stream_block *wait_for(struct search *search, struct stream *stream, enum hit *hit)
-{
-    lock_take(&stream->lock, LOCK_STREAM);
-    struct stream_block *block = find_with_event(bucket_of(search, stream));
-    struct own_event *event = block ? block->event : NULL;
-    if (block) {
-        event->users++;
-        take_for_another(stream, &block->block);
-        stream_block_is_detached(stream);
-    }
-    lock_give(&stream->lock);
-    if (!block)
-        return NULL;
-    bool ordered = own_event_wait(search->pool, search->handle, event);
-    lock_take(&stream->lock, LOCK_STREAM);
-    own_event_drop(stream, event);
-    if (!ordered)
-        shelf_attach(search->pool, shelf_of(block), block);
-    lock_give(&stream->lock);
-    if (!ordered) {
-        stream_block_has_a_place(stream);
-        give_back_if_its_pool_ended(search->pool, search->mempool);
-        return NULL;
-    }
-    own_events_request(stream);
-    *hit = HIT_BARRIER;
-    return block;
-}
-
 /* On a stream with early launches, its own blocks too must be clean before they are reused. */
 struct stream_block *search_ask_about_own(struct search *search, struct bucket *bucket)
 {
@@ -204,14 +155,12 @@ struct stream_block *search_ask_about_own(struct search *search, struct bucket *
 
 /* ---- all streams that have such blocks ---- */
 
-typedef struct stream_block *visitor(struct search *search, struct stream *stream, enum hit *hit);
-
-static struct stream_block *visit_candidates(struct search *search, visitor *visit, enum hit *hit)
+static struct stream_block *ask_candidates(struct search *search, enum hit *hit)
 {
     struct stream_block *block = NULL;
     unsigned most = search->count < QUERIES_MAX ? search->count : QUERIES_MAX;
     for (unsigned i = 0; i < most && !block; i++)
-        block = visit(search, stream_at(streams_of(search->pool), search->candidates[i]), hit);
+        block = ask_about(search, stream_at(streams_of(search->pool), search->candidates[i]), hit);
     return block;
 }
 
@@ -258,7 +207,7 @@ struct stream_block *search_others(struct search *search, enum hit *hit)
     search->count = 0;
     struct stream_block *block = look_at_holders(search, hit);
     if (!block && search_asks(search))
-        block = visit_candidates(search, ask_about, hit);
+        block = ask_candidates(search, hit);
     if (!block && (search_asks(search) || search_may_wait(search)))
         ask_for_events(search);
     return block;
@@ -270,8 +219,6 @@ bool search_harder(struct search *search)
         return false;
     search->everywhere = true;
     search->found = search_others(search, &search->found_by);
-    if (!search->found && search_may_wait(search))
-        search->found = visit_candidates(search, wait_for, &search->found_by);
     return search->found;
 }
 

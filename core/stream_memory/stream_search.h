@@ -1,6 +1,6 @@
 /*
  * Searches for a free block that serves a request, where the stream's own order gives none at once:
- * steps 2, 3 and 5 of stream_heap.h. No lock is held where a function does not say otherwise.
+ * steps 2 and 3 of stream_heap.h. No lock is held where a function does not say otherwise.
  *
  * A block that is found is in no stream's counters any more. It is detached from the stream that it
  * was found on (stream_block_is_detached) until the caller has counted it elsewhere.
@@ -51,7 +51,8 @@ bool search_begin(struct search *search, struct pool *pool, struct stream_ref re
 void search_for_whole(struct search *search, struct bucket *whole);
 
 /* What the settings and the pool's attributes allow. search_asks: the search may ask about other
- * streams' events. search_may_wait: it may make the stream wait for other streams' frees. */
+ * streams' events. search_may_wait: where the driver has no memory, the stream may be made to wait
+ * for other streams' frees. */
 bool search_asks(const struct search *search);
 bool search_may_wait(const struct search *search);
 
@@ -67,9 +68,8 @@ struct stream_block *search_others(struct search *search, enum hit *hit);
 /* Returns a block of the stream itself whose work turns out to have completed, or NULL. */
 struct stream_block *search_ask_about_own(struct search *search, struct bucket *bucket);
 
-/* For a request that the driver has no memory for. Finds a block (search->found, found_by) and may
- * make the stream wait for another stream's free. As in the driver, that happens only now: while
- * there is memory, no stream is held up for it. */
+/* For a request that the driver has no memory for. Looks at all streams that have such blocks
+ * (search->found, found_by). */
 bool search_harder(struct search *search);
 
 /* Lock held. Takes a block that may be handed out in the stream's order off its lists; NULL: there

@@ -273,7 +273,6 @@ static void put_among_clean(struct stream *stream, struct bucket *bucket,
 {
     lock_must_be_held(&stream->lock);
     block_set_state(&block->block, BLOCK_CLEAN);
-    block->event = NULL;
     if (block_is_part(&block->block)) {
         block_list_append(&stream->clean_parts, &block->block, LINK_HEAP);
         counter_add(&stream->away, 1);

@@ -98,7 +98,7 @@ looked="take=1M busy free on=1 take=1M free idle on=0"
     differs stream_ordered.reuse.opportunistic true "asked 3 " false "asked 4 " $none -- \
         stream_ordered $looked take=2M launch=1 free nap=1000 on=1 take=2M idle
     memory=80MiB
-    differs stream_ordered.reuse.internal_dependencies true "asked 4 " false "asked 5 " $none -- \
+    differs stream_ordered.reuse.internal_dependencies true "refused 0" false "refused 1" $none -- \
         stream_ordered $looked take=40M busy free on=1 behind take=40M idle
     memory=1GiB
 }

@@ -118,57 +118,6 @@ Test(stream_parts, what_nothing_is_left_of_serves_another_stream)
     cr_assert_eq(fake_stream_calls().allocations, 2);
 }
 
-/* A block of the stream that can be had by a wait of the stream for its event. */
-static CUdeviceptr leave_behind_an_event(CUstream stream, size_t bytes)
-{
-    CUdeviceptr block = take_on(stream, bytes);
-    stream_called(stream)->events_requested = 1;
-    fake_stream_works(stream);
-    free_on(stream, block);
-    fake_stream_refuse_memory(2); /* neither for a segment nor for the block alone */
-    return block;
-}
-
-Test(stream_parts, a_wait_for_its_event_orders_the_whole)
-{
-    start_streams();
-    CUdeviceptr whole = leave_behind_an_event(one, 12 * MIB);
-    CUdeviceptr part = take_on(other, 11 * MIB);
-    cr_assert_eq(part, whole + SEGMENT_HEAD);
-    cr_assert_eq(counted_streams().hits.barrier, 1);
-    /* Of the former stream's work nothing is known to be over. */
-    free_on(other, part);
-    cr_assert_eq(bytes_of(other).pending, 12 * MIB);
-}
-
-/* Its former stream's work is over with nothing of this one's that came before. */
-Test(stream_parts, what_is_left_of_such_a_whole_is_not_taken_for_over)
-{
-    start_streams();
-    CUdeviceptr whole = leave_behind_an_event(one, 12 * MIB);
-    cr_assert_eq(take_on(other, 10 * MIB + MIB / 2), whole + SEGMENT_HEAD);
-    pool_early_launch(pool, other);
-    CUdeviceptr rest = take_on(other, MIB + MIB / 4);
-    cr_assert(rest < whole || rest >= whole + 12 * MIB);
-}
-
-/* It was cut and merged since: its last free came after that event. */
-Test(stream_parts, a_wait_for_the_event_of_an_earlier_free_is_not_enough)
-{
-    start_streams();
-    let_events_be_wanted(one, other, 12 * MIB);
-    CUdeviceptr whole = leave_pending(one, 12 * MIB);
-    cr_assert_not_null(stream_block_at(pool, whole)->event);
-    CUdeviceptr part = take_on(one, 11 * MIB);
-    cr_assert_eq(part, whole + SEGMENT_HEAD);
-    fake_stream_works(one);
-    free_on(one, part);
-    cr_assert_eq(bytes_of(one).pending, 12 * MIB);
-    fake_stream_refuse_memory(1);
-    cr_assert_neq(take_on(other, 12 * MIB), whole);
-    cr_assert_eq(counted_streams().hits.barrier, 0);
-}
-
 Test(stream_parts, the_largest_are_asked_for_alone)
 {
     start_streams();
