@@ -180,6 +180,13 @@ bool epoch_may_be_asked(const struct epochs *epochs, uint64_t now)
            now - atomic_load_explicit(&epochs->asked_at, memory_order_relaxed) >= interval;
 }
 
+static void raise_own_clean(struct epochs *epochs, uint64_t epoch)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    if (epoch_own_clean(epochs) < epoch)
+        atomic_store_explicit(&epochs->own_clean, epoch, memory_order_release);
+}
+
 /* The context's own work has completed up to this epoch's fence. */
 __attribute__((noinline)) static void clean_marks(struct context *context, uint64_t epoch)
 {
@@ -211,8 +218,10 @@ static void note_answer(struct context *context, const struct fence *fence, uint
         atomic_store_explicit(&epochs->asked_at, monotonic_now(), memory_order_relaxed);
     /* Marks are of the context's own work, so another context's endless work must not preserve
      * them. */
-    if (over || answer == FENCE_OWN_OVER)
+    if (over || answer == FENCE_OWN_OVER) {
+        raise_own_clean(epochs, fence->epoch);
         clean_host_work(context, fence->epoch);
+    }
     /* A completed fence says nothing if it is late only because none of several threads asked
      * sooner. */
     if (over ? !late || !epochs->shared : late)
@@ -257,7 +266,7 @@ void epoch_ask_all(struct pool *pool, struct context *context)
     context_unlock(context);
 }
 
-static void await_turn(const struct context *context)
+void epoch_await_turn(const struct context *context)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     uint64_t started = monotonic_now(), now = started;
@@ -269,7 +278,7 @@ static void await_turn(const struct context *context)
 
 void epoch_ask_all_in_turn(struct pool *pool, struct context *context)
 {
-    await_turn(context);
+    epoch_await_turn(context);
     epoch_ask_all(pool, context);
 }
 
@@ -385,20 +394,36 @@ void epoch_note_error(struct context *context, CUresult result)
         context_disable(context);
 }
 
+/* Whether a kind may have memory pending in a stream's order, in whichever context. */
+static bool may_pend_in_order(struct pool *pool)
+{
+    bool may = false;
+    for (const struct kind *const *kind = pool->kinds; *kind && !may; kind++)
+        may = (*kind)->pends_in_order && (*kind)->pends_in_order(pool);
+    return may;
+}
+
+static bool others_count(struct pool *pool)
+{
+    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
+}
+
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
+    bool in_order = may_pend_in_order(pool);
     struct fence *fence = NULL;
     uint64_t epoch = 0;
     context_lock(context);
-    if (epoch_newest_pending(context)) {
-        /* With several contexts, this one's synchronise is not enough: the fence includes the
-         * others. */
-        if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
-            fence = epoch_begin_close(context, true);
-        else
-            epoch = epoch_advance(&context->epochs);
-    }
+    bool pending = epoch_newest_pending(context) != 0;
+    /* With several contexts, this one's synchronise is not enough for all kinds: the fence includes
+     * the others. */
+    if (pending && others_count(pool))
+        fence = epoch_begin_close(context, true);
+    if (fence)
+        epoch = fence->epoch;
+    else if (pending || in_order)
+        epoch = epoch_advance(&context->epochs);
     context_unlock(context);
     if (fence)
         epoch_record(pool, context, fence);
@@ -423,13 +448,17 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
         epoch_note_error(context, result);
         return;
     }
+    bool whole = !others_count(pool);
     if (epoch) {
         context_lock(context);
-        epoch_complete(context, epoch);
+        if (whole)
+            epoch_complete(context, epoch);
+        else
+            raise_own_clean(&context->epochs, epoch);
         context_unlock(context);
-    } else {
-        ask_about_newest(pool, context);
     }
+    if (!whole)
+        ask_about_newest(pool, context);
     TELL_KINDS(context, synchronised, pool, context);
 }
 
@@ -440,6 +469,7 @@ void epoch_complete(struct context *context, uint64_t epoch)
     if (epoch <= epoch_clean(epochs))
         return;
     atomic_store_explicit(&epochs->clean, epoch, memory_order_release);
+    raise_own_clean(epochs, epoch);
     while (epochs->oldest && epochs->oldest->epoch <= epoch)
         fences_retire_oldest(epochs);
     clean_host_work(context, epoch);
@@ -451,7 +481,9 @@ void epoch_reset(struct epochs *epochs)
     lock_of_rank_must_be_held(LOCK_CONTEXT);
     while (epochs->oldest)
         fences_retire_oldest(epochs);
-    atomic_store_explicit(&epochs->clean, epoch_advance(epochs), memory_order_release);
+    uint64_t last = epoch_advance(epochs);
+    atomic_store_explicit(&epochs->clean, last, memory_order_release);
+    raise_own_clean(epochs, last);
     epochs->barrier = 0;
     host_work_reset(&epochs->host_work);
 }

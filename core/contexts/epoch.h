@@ -73,6 +73,42 @@ void epoch_fence_the_rest(struct pool *pool, struct context *context);
 /* epoch_fence_the_rest without the wait. False where another thread is recording a fence. */
 bool epoch_fence_the_rest_at_once(struct pool *pool, struct context *context);
 
+/* ---- memory that was freed in a stream's order; no lock is held ----
+ *
+ * It needs only its own context's work (epoch_own_clean). A fence for it is only ever asked about,
+ * because it is ordered after work that the program submitted since its last plain free. */
+
+/* Closes the epoch with a fence. Returns the epoch: everything stamped up to there has a fence. 0:
+ * none can be had now. waits: where another thread is recording a fence, waits for that record
+ * first, for STALLED_WAIT_NANOSECONDS at most. */
+uint64_t epoch_close_in_order(struct pool *pool, struct context *context, bool waits);
+
+/* Sees to a fence for what is stamped up to here, unless there is one or none is needed. */
+void epoch_fence_in_order(struct pool *pool, struct context *context, uint64_t stamp);
+
+/* Asks about the oldest fence of this stamp, for a caller that could just as well ask the driver
+ * for memory. True: everything up to the stamp has completed. False also where a fence was found
+ * running a moment ago. The pause after that doubles each time, up to a millisecond. */
+bool epoch_ask_in_order(struct pool *pool, struct context *context, uint64_t stamp);
+
+/* Whether there is a fence to ask about for which the context's own work is not known to have
+ * completed. */
+bool epoch_may_learn_in_order(struct context *context);
+
+/* Waits for a tenth of a millisecond or so while a fence was found running a moment ago, or another
+ * thread asks. */
+void epoch_await_turn(const struct context *context);
+
+/* Asks about one fence after the other until one has not completed, each time in its turn. */
+void epoch_ask_all_in_order(struct pool *pool, struct context *context);
+
+/* Closes the epoch without a fence, and returns it: later frees have other stamps. */
+uint64_t epoch_close(struct context *context);
+
+/* The program is about to wait for a stream. Later frees have other stamps than this one, so that
+ * the wait tells of all frees with this stamp. */
+void epoch_close_before_wait(struct context *context, uint64_t stamp);
+
 /* Lock held on entry and return, released in between. Asks the driver whether the fence has
  * completed. If so, makes blocks with stamps <= fence->epoch clean. FENCE_RUNNING where another
  * thread is asking, or has just learned that a fence is running. Every query takes the driver's
@@ -202,7 +238,8 @@ bool epoch_wait_until(struct pool *pool, struct context *context, uint64_t stamp
 void epoch_note_error(struct context *context, CUresult result);
 
 /* No lock held. Called around the program's own context-wide synchronise. Blocks that were pending
- * when it began are clean when it has succeeded. The caller passes the result of begin to end. */
+ * when it began are clean when it has succeeded. The caller passes the result of begin to end: the
+ * epoch that was closed, or 0. */
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context);
 void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t epoch,
                            CUresult result);

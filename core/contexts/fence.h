@@ -57,6 +57,11 @@ struct epochs {
     /* Everything stamped up to here is unused; never decreases. Written under the lock with
      * release; read with acquire where blocks are taken without the lock. */
     _Atomic uint64_t clean;
+    /* The context's own work before the frees stamped up to here has completed, whatever other
+     * contexts' work does: clean <= own_clean < current. This is enough for what was freed in a
+     * stream's order. Never decreases. Written under the lock with release; the acquire is in
+     * epoch_own_clean. */
+    _Atomic uint64_t own_clean;
     /* Everything stamped up to here has a waitable fence. Written under the lock. Relaxed: it only
      * says what is worth asking about. */
     _Atomic uint64_t fenced;
@@ -96,9 +101,12 @@ struct epochs {
     struct {
         uint64_t stamp, clean;
     } waited;
-    /* What epoch_note_freed_in_order has noted; void once epoch is clean. */
     struct {
+        /* What epoch_note_freed_in_order has noted; void once epoch is clean. */
         uint64_t epoch, bytes;
+        /* epoch_ask_in_order asks about no fence before this time, of the monotonic clock; the last
+         * pause, in nanoseconds. */
+        uint64_t ask_until, pause;
     } in_order;
     struct host_work host_work;
     struct frees_wait frees_wait;
@@ -111,6 +119,11 @@ struct epochs {
 static inline uint64_t epoch_clean(const struct epochs *epochs)
 {
     return atomic_load_explicit(&epochs->clean, memory_order_acquire);
+}
+
+static inline uint64_t epoch_own_clean(const struct epochs *epochs)
+{
+    return atomic_load_explicit(&epochs->own_clean, memory_order_acquire);
 }
 
 static inline uint64_t epoch_current(const struct epochs *epochs)

@@ -77,6 +77,9 @@ struct kind {
 
     /* The newest stamp of what may be pending; 0: nothing is. */
     uint64_t (*newest_pending)(const struct context *context);
+    /* Lock not held. Whether anything may be pending that was freed in a stream's order, in
+     * whichever context. No call waits for it, so newest_pending leaves it out. */
+    bool (*pends_in_order)(struct pool *pool);
     /* Every block stamped up to epoch_clean is clean now. */
     void (*became_clean)(struct context *context);
     /* The program has submitted work that only the host can end, or such work has completed: see

@@ -21,7 +21,6 @@
 #include "core/reclaim/reclaim.h"
 #include "core/scalars/scalars.h"
 #include "core/stream_memory/mempool.h"
-#include "core/stream_memory/own_event_record.h"
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_memory.h"
 

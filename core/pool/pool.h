@@ -193,7 +193,6 @@ struct synchronising {
     struct context *context; /* NULL: not known to the pool */
     bool cleans;             /* success makes clean what was freed before it */
     uint64_t epoch;
-    struct order_marks *streams; /* NULL: nothing is pending on the streams */
 };
 struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *handle);
 void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresult result);

@@ -18,7 +18,6 @@
 #include "core/graph_memory/graph_memory.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_find.h"
-#include "core/stream_memory/stream_order.h"
 #include "core/stream_memory/stream_table.h"
 
 void pool_context_created(struct pool *pool, CUcontext handle)
@@ -193,12 +192,10 @@ struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *
     no_lock_may_be_held();
     graph_memory_process_ended(pool);
     bool green = false;
-    struct synchronising state = {NULL, false, 0, NULL};
+    struct synchronising state = {NULL, false, 0};
     state.context = handle ? context_find(pool, *handle) : context_current(pool, &green);
     /* A synchronise of a green context does not cover its primary context. */
     bool whole = state.context && !green;
-    if (whole && pool_follows_streams(pool) && !program_captures(&pool->captures))
-        state.streams = order_take_context(pool, state.context);
     state.cleans = whole && !program_captures(&pool->captures);
     if (state.cleans)
         state.epoch = epoch_synchronise_begin(pool, state.context);
@@ -207,9 +204,6 @@ struct synchronising pool_synchronise_begin(struct pool *pool, const CUcontext *
 
 void pool_synchronise_end(struct pool *pool, struct synchronising state, CUresult result)
 {
-    if (state.streams && result == CUDA_SUCCESS)
-        order_context_is_over(state.streams);
-    order_free_marks(state.streams);
     if (state.cleans)
         epoch_synchronise_end(pool, state.context, state.epoch, result);
     else if (state.context)

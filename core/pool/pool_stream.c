@@ -21,15 +21,14 @@
 #include "core/housekeeper/housekeeper.h"
 #include "core/stream_memory/mempool_calls.h"
 #include "core/stream_memory/mempool_list.h"
-#include "core/stream_memory/own_event_query.h"
-#include "core/stream_memory/own_event_record.h"
-#include "core/stream_memory/own_events.h"
+#include "core/stream_memory/stream_done.h"
 #include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_free.h"
 #include "core/stream_memory/stream_heap.h"
 #include "core/stream_memory/stream_order.h"
 #include "core/stream_memory/stream_owner.h"
 #include "core/stream_memory/stream_part_free.h"
+#include "core/stream_memory/stream_pending.h"
 #include "core/stream_memory/stream_release.h"
 #include "core/stream_memory/stream_reserve.h"
 #include "core/stream_memory/stream_shelf.h"
@@ -154,15 +153,15 @@ static CUresult free_claimed_async(struct pool *pool, free_async *driver,
 static CUresult free_claimed_plainly(struct pool *pool, struct stream_block *block)
 {
     bool green;
-    struct plain_free free = {NULL, NULL};
+    struct fence_event behind = {NULL, 0, NULL, false};
     if (block_is_part(&block->block))
         return stream_free_part_plainly(pool, block);
     if (pool_streams_are_served(pool) && context_current(pool, &green) &&
-        stream_free_plainly(pool, block, &free)) {
+        stream_free_plainly(pool, block, &behind)) {
         use_forget(pool, block);
         return CUDA_SUCCESS;
     }
-    return stream_free_by_plain_call(pool, block, &free);
+    return stream_free_by_plain_call(pool, block, &behind);
 }
 
 static CUresult free_claimed(struct pool *pool, struct stream_block *block)
@@ -205,6 +204,21 @@ bool pool_follows_streams(struct pool *pool)
            atomic_load_explicit(&streams_of(pool)->in_use, memory_order_relaxed);
 }
 
+/* Nobody can wait for the stream any more. A fence tells when its blocks are clean. An older driver
+ * records none, so it gets the blocks in the stream's order. */
+static void leave_behind_fence(struct pool *pool, struct stream_ref ref, CUstream handle)
+{
+    lock_take(&ref.stream->lock, LOCK_STREAM);
+    stream_done_apply(ref.stream);
+    uint64_t newest = stream_newest_unclean(ref.stream);
+    struct context *context = ref.stream->context;
+    lock_give(&ref.stream->lock);
+    if (newest && pool->driver->cuCtxRecordEvent)
+        epoch_fence_in_order(pool, context, newest);
+    else if (newest)
+        stream_release_at_the_end(pool, ref, handle);
+}
+
 void pool_stream_ending(struct pool *pool, CUstream handle)
 {
     if (!stream_is_created(handle))
@@ -223,17 +237,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
         streams_end_handle(pool, handle);
         return;
     }
-    lock_take(&ref.stream->lock, LOCK_STREAM);
-    own_events_apply_done(ref.stream);
-    bool pending = stream_is_unclean(ref.stream);
-    uint64_t stamp = atomic_load_explicit(&ref.stream->stamp, memory_order_relaxed);
-    lock_give(&ref.stream->lock);
-    struct own_event *event = pending ? own_event_record_at_end(pool, ref, handle, stamp) : NULL;
-    if (event) {
-        lock_take(&ref.stream->lock, LOCK_STREAM);
-        own_event_drop(ref.stream, event);
-        lock_give(&ref.stream->lock);
-    }
+    leave_behind_fence(pool, ref, handle);
     stream_end(pool, ref);
 }
 
@@ -241,7 +245,7 @@ struct order_mark pool_stream_wait_begin(struct pool *pool, CUstream handle)
 {
     struct order_mark mark = order_take_mark(pool, handle);
     if (program_captures(&pool->captures))
-        mark.stream = NULL;
+        mark.ref.stream = NULL;
     return mark;
 }
 
@@ -262,7 +266,7 @@ void pool_stream_wait_end(struct pool *pool, struct order_mark mark, CUresult re
 {
     /* Nothing is learned where captures are under way: one that began during the wait may have the
      * stream. */
-    if (result == CUDA_SUCCESS && mark.stream && !program_captures(&pool->captures))
+    if (result == CUDA_SUCCESS && mark.ref.stream && !program_captures(&pool->captures))
         order_mark_is_over(mark);
     else
         note_error(pool, mark.context, result);
@@ -358,7 +362,7 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
         return false;
     struct stream *stream = ref.stream;
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_apply_done(stream);
+    stream_done_apply(stream);
     uint64_t free = counter_get(&stream->free_bytes);
     uint64_t clean = counter_get(&stream->clean_bytes), spare = counter_get(&stream->spare_bytes);
     bytes->live = counter_get(&stream->reserved_bytes) - free - spare;
@@ -368,34 +372,33 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
     return true;
 }
 
-/* Makes clean what has completed on the stream. Returns the newest stamp for which an event of the
- * pool's was recorded, or 0 where no pending block has such a stamp. */
-static uint64_t stamp_to_wait_for(struct stream *stream)
+/* How many streams have something pending. */
+static unsigned streams_pending(struct pool *pool)
 {
-    lock_take(&stream->lock, LOCK_STREAM);
-    own_events_apply_done(stream);
-    uint64_t stamp = own_events_newest(stream);
-    if (!stream->pending.first || counter_get(&stream->pending.first->epoch) > stamp)
-        stamp = 0;
-    lock_give(&stream->lock);
-    return stamp;
+    struct streams *streams = streams_of(pool);
+    unsigned count = 0;
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        lock_take(&stream->lock, LOCK_STREAM);
+        stream_done_apply(stream);
+        count += stream->pending.first != NULL;
+        lock_give(&stream->lock);
+    }
+    return count;
 }
 
 /* The wait is no blocking driver call. The context may be about to end, and its end waits for this
  * thread; the work may wait for that end. */
 unsigned pool_reap(struct pool *pool)
 {
-    unsigned reaped = 0;
-    for (unsigned i = 0; pool_streams_are_served(pool) && i < stream_count(streams_of(pool)); i++) {
-        struct stream *stream = stream_at(streams_of(pool), i);
-        own_events_record_to_wait(pool, stream);
-        uint64_t stamp = stamp_to_wait_for(stream);
-        if (!stamp)
-            continue;
-        reaped += own_events_synchronise(pool, stream, stamp) == CUDA_SUCCESS;
-        stamp_to_wait_for(stream);
-    }
-    return reaped;
+    if (!pool_streams_are_served(pool))
+        return 0;
+    unsigned before = streams_pending(pool);
+    stream_pending_fence_device(pool, NULL);
+    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
+        stream_pending_wait_for(pool, c, stream_pending_newest(pool, c), UINT64_MAX);
+    unsigned after = streams_pending(pool);
+    return before > after ? before - after : 0;
 }
 
 uint64_t pool_generation(struct pool *pool, CUdeviceptr address)

@@ -13,7 +13,7 @@
  * A struct stream is made when a stream first uses stream-ordered memory. When the stream is
  * destroyed, the record belongs to no stream (its id is 0). Other streams may then reuse its free
  * blocks, by the rules of stream_order.h. Once nothing in it is pending, the record serves the next
- * new stream of its device. Its stamps are never reset, so whatever is known of a stamp stays true.
+ * new stream of its device.
  *
  * Locking: a stream's lock guards its shelves and every field for which nothing else is said. The
  * list's lock guards making and ending streams. Ids and the list are read without that lock.
@@ -29,6 +29,7 @@
 
 #include "core/base/lock.h"
 #include "core/blocks/block.h"
+#include "core/contexts/fence.h"
 #include "core/driver/cuda_abi.h"
 #include "core/figures/stats.h"
 #include "stream_block.h"
@@ -37,30 +38,22 @@ struct context;
 struct device;
 struct stream_device;
 
-/* An event of the pool's own, recorded in a free: see stream_order.h. */
-struct own_event {
-    CUevent event;
-    struct context *context; /* it was created in; generation: that context's at the time, since
-                                handles are reused */
-    uint64_t generation;
-    uint64_t stamp; /* of the free it was recorded in. When the event has completed, so has all
-                       work submitted before that free */
-    unsigned users; /* threads that are using it. It is not recorded again while there are any */
-    bool over;      /* no longer outstanding; spare once users is 0 */
-    bool in_free;   /* recorded inside the free with this stamp, so a stream may wait for it.
-                       Otherwise it may include later work, and is only queried */
-    struct own_event *next;
+/* An event of the pool's own, recorded in a free: see stream_events.h. */
+struct stream_event {
+    struct fence_event recorded;
+    uint64_t stamp; /* it comes after all frees on the stream with stamps up to this */
+    unsigned users; /* of a marker: threads that are using it */
+    struct stream_event *next;
 };
 
 /* Each field is written by the file that its section names, unless the field names another one.
  * While the lock is held:
- *   done, marked, covered <= stamp
  *   free_bytes == clean_bytes + the bytes of pending
  *   covered_bytes == the bytes of pending with a stamp <= covered
  *   free_bytes + the bytes of live blocks that its shelves count + spare_bytes == reserved_bytes
  *   the stamps of spare pieces and of live parts <= spare_stamp
  *   id == the list's id at its index
- * After own_events_apply_done, every pending block and every outstanding event has a stamp > done.
+ *   every pending block has a stamp > done
  */
 struct stream {
     _Alignas(STREAM_APART) struct short_lock lock;
@@ -75,41 +68,37 @@ struct stream {
                                operation in this stream shows that: see stream_order.h */
     bool own_order;         /* its own order alone allows reuse of a block: !ordered_by_others &&
                                !early_launches */
-    _Atomic bool early_launches;     /* a launch with programmatic stream serialization was made on
-                                        it since memory is in use: its own order is not enough for
-                                        reuse. Written under the lock, read relaxed without it */
-    _Atomic unsigned naming_threads; /* threads that pass its handle to the driver outside of the
-                                        program's calls on it. Raised under the lock while the
-                                        record serves a stream, whose end waits for them. The
-                                        release of each pairs with the acquire in stream_end */
+    _Atomic bool early_launches; /* a launch with programmatic stream serialization was made on
+                                    it since memory is in use: its own order is not enough for
+                                    reuse. Written under the lock, read relaxed without it */
     struct context *context;
     uint64_t generation; /* of the context */
     struct device *device;
     struct stream_device *on_device; /* the stream-ordered state of that device */
 
-    /* What has completed, and how that is known (stream_order.h): written by own_events.c. */
-    _Atomic uint64_t stamp; /* of the last free on it. Written under the lock by stream_shelf.h */
-    _Atomic uint64_t done;  /* all work before the frees stamped up to here has completed. Never
-                               lowered. Relaxed: whoever acts on it reads it under the lock. The
-                               raising thread takes the lock afterwards, or its call happened
-                               before */
-    uint64_t marked;  /* each free with a stamp up to here has an operation ordered after it in
-                         the stream */
-    uint64_t covered; /* each free with a stamp up to here has an own event ordered after it,
-                         which can be queried. Written by stream_shelf.c */
-    struct own_event *oldest, *newest; /* outstanding events, by ascending stamp */
-    struct own_event *spare;
-    struct own_event *discarded; /* to be destroyed without the lock: nobody will use them again */
-    struct own_event *marker;    /* an event that is recorded again and again: see own_event_mark */
-    uint64_t not_ready_stamp, not_ready_until,
-        not_ready_ns;               /* written by own_events_query_sparingly, which explains them */
+    /* What has completed, and how that is known (stream_order.h). Stamps are epochs of the
+     * stream's context. */
+    _Atomic uint64_t done; /* all work before the frees stamped up to here has completed. Not
+                              lowered while the record serves streams of one context. Written under
+                              the lock by stream_order.c. Relaxed: whoever acts on it reads it under
+                              the lock */
+    uint64_t marked;       /* each free with a stamp up to here has an operation ordered after it in
+                              the stream */
+    _Atomic unsigned fences_requested; /* so many of the next frees record a fence, because another
+                                          stream looked for one and found none. Relaxed: it orders
+                                          nothing */
+    uint64_t covered; /* each free with a stamp up to here has an event ordered after it.
+                         Written by stream_shelf.c */
+
+    /* Events that were recorded in frees: written by stream_events.c. */
+    struct stream_event *events; /* outstanding, by ascending stamp */
+    unsigned outstanding;        /* how many those are */
+    struct stream_event *spare;
+    struct stream_event
+        *discarded;              /* to be destroyed without the lock: nobody will use them again */
+    struct stream_event *marker; /* recorded again and again, as an operation: see stream_mark */
     uint64_t waited_for, waited_at; /* stamps: a wait for the frees up to waited_for timed out
                                        when done was waited_at. Written by stream_release.c */
-    counter outstanding; /* how many events are outstanding. Read without the lock where a missed
-                            look is harmless */
-    _Atomic unsigned events_requested; /* so many of the next frees record an event, because another
-                                       stream looked for one and found none. Relaxed: it orders
-                                       nothing */
 
     /* Blocks that are free or may be (stream_heap.h): written by stream_shelf.[ch]. */
     _Atomic(struct shelf *) shelves; /* one for each memory pool, never removed. Release when one
@@ -155,13 +144,10 @@ struct stream {
     uint64_t hits_at_bound;   /* the stream's hits when misses_at_bound was last updated */
     uint64_t missed_at_bound; /* missed when misses_at_bound was last updated */
 
-    uint64_t stamp_when_looked; /* of the last free when the housekeeper last looked. Written by
-                                   own_event_record.c */
-
     /* Whether it is in use: written by stream_table.c, see is_disused. */
-    uint64_t seen_stamp, seen_handed_out, seen_at; /* stamp and handed_out when last seen to
-                                                      change, and the time of that on the
-                                                      monotonic clock */
+    uint64_t seen_handed_out, seen_at; /* handed_out when last seen to change, and the time of that
+                                          on the monotonic clock */
+    unsigned seen_frees_left;          /* frees_until_look then */
 };
 
 /* A stream that was found without its lock. Under the lock, stream_is tells whether the record
@@ -184,17 +170,18 @@ static inline uint64_t stream_done(const struct stream *stream)
     return atomic_load_explicit(&stream->done, memory_order_relaxed);
 }
 
-/* Whether anything on the stream is not known to be clean. stream_has_unclean_spare looks at
- * spare memory alone, and needs no lock. */
+/* Whether spare memory of the stream is not known to be clean. No lock needed. */
 static inline bool stream_has_unclean_spare(const struct stream *stream)
 {
     return counter_get(&stream->spare_stamp) > stream_done(stream);
 }
 
-static inline bool stream_is_unclean(const struct stream *stream)
+/* Whether anything on the stream seems not to be clean, its events included. No lock needed: the
+ * answer may be a moment old. */
+static inline bool stream_seems_unclean(const struct stream *stream)
 {
-    lock_must_be_held(&stream->lock);
-    return stream->pending.first || stream_has_unclean_spare(stream);
+    return counter_get(&stream->free_bytes) != counter_get(&stream->clean_bytes) ||
+           stream_has_unclean_spare(stream);
 }
 
 /* stream_block_is_detached: a block has left the stream's shelves; the caller holds the lock.
@@ -208,19 +195,6 @@ static inline void stream_block_is_detached(struct stream *stream)
 static inline void stream_block_has_a_place(struct stream *stream)
 {
     atomic_fetch_sub_explicit(&stream->detached, 1, memory_order_release);
-}
-
-/* The first is called with the lock held, while the record serves a stream. The second needs no
- * lock. */
-static inline void stream_is_named_to_driver(struct stream *stream)
-{
-    lock_must_be_held(&stream->lock);
-    atomic_fetch_add_explicit(&stream->naming_threads, 1, memory_order_relaxed);
-}
-
-static inline void stream_is_named_no_more(struct stream *stream)
-{
-    atomic_fetch_sub_explicit(&stream->naming_threads, 1, memory_order_release);
 }
 
 #endif

@@ -20,7 +20,7 @@
 
 struct context;
 struct mempool;
-struct own_event;
+struct fence_event;
 struct shelf;
 struct uses;
 
@@ -50,7 +50,7 @@ struct stream_block {
     struct context *context; /* that it was allocated in; context_generation: that context's at
                                 the time */
     uint64_t context_generation;
-    struct own_event *event;     /* that a part waits for (stream_merge.h), or NULL */
+    struct fence_event *event;   /* that a part waits for (stream_merge.h), or NULL */
     _Atomic(struct uses *) uses; /* that the program told of, or NULL: see use.h. Relaxed:
                                     written under the use lock; read under it or by the thread
                                     that has claimed the block */

@@ -2,7 +2,7 @@
 
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
-#include "own_events.h"
+#include "stream_done.h"
 #include "stream_shelf.h"
 
 struct choice choice_any(const struct pool *pool)
@@ -69,7 +69,7 @@ static bool find_best(const struct choice *choice, struct best *best)
         if (!is_worth_a_look(choice, stream))
             continue;
         lock_take(&stream->lock, LOCK_STREAM);
-        own_events_apply_done(stream);
+        stream_done_apply(stream);
         struct block *found = choice_is_of(choice, stream) ? best_of(choice, stream) : NULL;
         if (found && is_better(choice, found, best->stream ? &best->block : NULL)) {
             best->stream = stream;

@@ -3,8 +3,8 @@
 #include "core/base/numbers.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
-#include "own_event_query.h"
 #include "stream_merge.h"
+#include "stream_order.h"
 #include "stream_parts.h"
 #include "stream_reserve.h"
 
@@ -59,7 +59,7 @@ bool stream_cut_after_asking(const struct search *search, struct shelf *shelf,
     struct pool *pool = search->pool;
     struct stream *stream = search->ref.stream;
     uint64_t stamp = search->host_only && search_asks(search) ? oldest_stamp(stream) : 0;
-    bool asked = stamp && own_events_query_sparingly(pool, stream, stamp);
+    bool asked = stamp && order_ask(pool, stream, stamp);
     bool any = stream_merge_has_waiting(streams_of(pool), stream->device);
     if (any || asked)
         stream_merge_all(pool, stream->device, NULL);

@@ -22,7 +22,7 @@ bool stream_cut_for(const struct search *search, struct shelf *shelf, struct buc
                     CUdeviceptr *address, size_t bytes, bool anywhere);
 
 /* Tries stream_cut_for after waiting parts were merged into their segments. If the stream's order
- * is not enough, its own events are queried first. */
+ * is not enough, its context's fences are asked about first. */
 bool stream_cut_after_asking(const struct search *search, struct shelf *shelf,
                              struct bucket *bucket, CUdeviceptr *address, size_t bytes);
 

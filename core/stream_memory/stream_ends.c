@@ -2,14 +2,15 @@
 
 #include "core/base/clock.h"
 #include "core/contexts/capture.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
 #include "stream_choice.h"
+#include "stream_done.h"
 #include "stream_find.h"
 #include "stream_merge.h"
-#include "stream_order.h"
 #include "stream_owner.h"
 #include "stream_pending.h"
 #include "stream_release.h"
@@ -81,30 +82,48 @@ static bool record_legacy(struct pool *pool, struct context *context, CUevent *e
     return recorded;
 }
 
-/* For a driver without cuCtxRecordEvent, where the context is about to end. The driver would wait
- * for the context's work too, but not if the context does not end after all. */
-static void wait_for_context(struct pool *pool, struct context *context)
+static CUresult ask(struct pool *pool, CUevent event)
+{
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    CUresult result = pool->driver->cuEventQuery(event);
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+    return result;
+}
+
+static void note_blocking_are_done(struct pool *pool, const struct context *context, uint64_t stamp)
+{
+    for (unsigned i = 0; i < stream_count(streams_of(pool)); i++) {
+        struct stream *stream = stream_at(streams_of(pool), i);
+        lock_take(&stream->lock, LOCK_STREAM);
+        if (stream->context == context && stream->ordered_by_others)
+            stream_done_raise(stream, stamp);
+        lock_give(&stream->lock);
+    }
+}
+
+/* For a driver without cuCtxRecordEvent, where the context is about to end: waits for its blocking
+ * streams. The driver would wait for the context's work too, but not if the context does not end
+ * after all. */
+static void wait_for_blocking(struct pool *pool, struct context *context)
 {
     CUevent event;
-    struct visit visit = {context, context_generation(context), true};
-    uint64_t give_up_at = monotonic_now() + CONTEXT_END_WAIT_NANOSECONDS;
-    struct order_marks *marks = order_take_context(pool, context);
-    if (!marks)
-        return;
+    uint64_t stamp = epoch_close(context), started = monotonic_now();
     enter_driver();
     bool recorded = record_legacy(pool, context, &event);
     leave_driver();
-    bool waits = recorded;
-    while (stream_pending_in_context(pool, context) &&
-           (waits || stream_pending_has_events(pool, context)) && monotonic_now() < give_up_at) {
-        CUresult result = stream_pending_wait(pool, &visit, waits ? &event : NULL, give_up_at);
-        if (waits && result == CUDA_SUCCESS)
-            order_blocking_are_over(marks);
-        waits = waits && result == CUDA_ERROR_NOT_READY;
-    }
-    if (recorded)
-        stream_pending_destroy_event(pool, &visit, event);
-    order_free_marks(marks);
+    if (!recorded)
+        return;
+    CUresult result;
+    while ((result = ask(pool, event)) == CUDA_ERROR_NOT_READY &&
+           monotonic_now() - started < CONTEXT_END_WAIT_NANOSECONDS)
+        patient_nap(started);
+    if (result == CUDA_SUCCESS)
+        note_blocking_are_done(pool, context, stamp);
+    enter_driver();
+    pool->driver->cuEventDestroy_v2(event);
+    leave_driver();
 }
 
 /* Orders what is released now after the context's work so far. If the context itself ends, the
@@ -112,7 +131,7 @@ static void wait_for_context(struct pool *pool, struct context *context)
 static void release_all(struct pool *pool, struct context *context, const struct mempool *mempool,
                         enum eviction reason)
 {
-    struct own_event after = {.context = context};
+    CUevent after;
     struct choice choice = {.pool = pool,
                             .context = context,
                             .generation = context_generation(context),
@@ -123,10 +142,10 @@ static void release_all(struct pool *pool, struct context *context, const struct
         stream_merge_all(pool, context->device, context);
     stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     bool waits = !mempool && stream_merge_has_waiting(streams_of(pool), context->device);
-    if (!waits && !stream_pending_in_context(pool, context))
+    if (!waits && !stream_pending_newest(pool, context))
         return;
     enter_driver();
-    bool recorded = stream_pending_record_context(pool, context, &after.event);
+    bool recorded = stream_pending_record_context(pool, context, &after);
     leave_driver();
     if (recorded) {
         choice.pending_too = true;
@@ -135,7 +154,7 @@ static void release_all(struct pool *pool, struct context *context, const struct
             stream_release_chain(pool, context, stream_merge_collect_segments(pool, context),
                                  reason, &after);
         enter_driver();
-        pool->driver->cuEventDestroy_v2(after.event);
+        pool->driver->cuEventDestroy_v2(after);
         leave_driver();
         return;
     }
@@ -143,8 +162,8 @@ static void release_all(struct pool *pool, struct context *context, const struct
     if (mempool)
         return;
     give_back_in_order(&choice);
-    if (!pool->driver->cuCtxRecordEvent && stream_pending_in_context(pool, context)) {
-        wait_for_context(pool, context);
+    if (!pool->driver->cuCtxRecordEvent && stream_pending_newest(pool, context)) {
+        wait_for_blocking(pool, context);
         stream_merge_all(pool, context->device, context);
         stream_give_back(&choice, UINT64_MAX, reason, NULL, RELEASE_IN_ALLOCATION);
     }
@@ -167,18 +186,17 @@ void stream_ends_mempool(struct pool *pool, const struct mempool *mempool, uint6
 }
 
 /* During captures no event can be recorded. So blocks are released in their streams' order where
- * possible. For the others, the events that exist are waited for, as the context's end would. */
+ * possible. For the others, the fences that exist are waited for, as the context's end would. */
 void stream_ends_before(struct pool *pool, struct context *context)
 {
-    uint64_t started = monotonic_now();
     struct choice choice = {
         .pool = pool, .context = context, .generation = context_generation(context)};
     if (!program_captures(&pool->captures) || !pool->driver->cuMemFreeAsync)
         return;
     give_back_in_order(&choice);
-    while (stream_pending_has_events(pool, context) &&
-           monotonic_now() - started < CONTEXT_END_WAIT_NANOSECONDS)
-        patient_nap(started);
+    uint64_t newest = stream_pending_newest(pool, context);
+    stream_pending_wait_for(pool, context, newest, monotonic_now() + CONTEXT_END_WAIT_NANOSECONDS);
+    stream_pending_apply(pool, context);
 }
 
 void stream_ends_context(struct pool *pool, struct context *context)

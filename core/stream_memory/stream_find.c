@@ -5,7 +5,7 @@
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
 #include "core/contexts/registry.h"
-#include "own_events.h"
+#include "stream_events.h"
 #include "stream_table.h"
 
 _Thread_local struct recent_streams recent_streams;
@@ -62,13 +62,13 @@ struct stream_ref stream_look_up(struct pool *pool, CUstream handle, uint64_t id
 static struct stream_ref make_known(struct pool *pool, uint64_t id, const struct stream_name *name)
 {
     struct streams *streams = streams_of(pool);
-    struct own_event *discarded = NULL;
+    struct stream_event *discarded = NULL;
     lock_take(&streams->lock, LOCK_STREAMS);
     struct stream_ref ref = stream_table_walk(streams, id);
     if (!ref.stream)
         ref = (struct stream_ref){stream_table_begin(streams, id, name, &discarded), id};
     lock_give(&streams->lock);
-    own_events_destroy(pool, discarded);
+    stream_events_destroy(pool, discarded);
     return ref;
 }
 

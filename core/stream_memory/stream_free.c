@@ -11,13 +11,14 @@
 #include "core/reclaim/room.h"
 #include "mempool.h"
 #include "mempool_sums.h"
-#include "own_event_record.h"
-#include "own_events.h"
 #include "stream_bypass.h"
+#include "stream_done.h"
+#include "stream_events.h"
 #include "stream_find.h"
 #include "stream_free_event.h"
 #include "stream_owner.h"
 #include "stream_part_free.h"
+#include "stream_pending.h"
 #include "stream_release.h"
 #include "stream_reserve.h"
 #include "stream_shelf.h"
@@ -25,34 +26,34 @@
 
 /* ---- frees in a stream's order ---- */
 
-/* A free on another stream than the allocation's, or one that puts something into the stream. The
- * stamp is taken, and the block is detached. False: the driver frees the block, and its free is the
- * operation that others wait for. */
+/* A free on another stream than the allocation's, or one that puts something into the stream or its
+ * context. The block is detached. False: the driver frees the block, and its free is the operation
+ * that others wait for. */
 static bool free_slowly(struct pool *pool, struct stream_block *block, struct stream_ref ref,
-                        CUstream handle, uint64_t stamp, struct stream_free_event put)
+                        CUstream handle, struct stream_free_event put)
 {
     struct stream *stream = ref.stream;
     bool moved = shelf_of(block)->stream != stream;
-    struct own_event *event;
-    bool may = stream_free_event_record(pool, ref, handle, stamp, put, &event);
+    uint64_t stamp;
+    bool may = stream_free_event_record(pool, ref, handle, put, &stamp);
     if (moved)
         stream_block_leave_shelf(block);
     lock_take(&stream->lock, LOCK_STREAM);
     /* The context may have begun to end meanwhile. Nobody would release a block that is put here
      * now. */
     bool stays = may && stream_is(ref) && shelf_may_keep(stream, block) &&
-                 (event || !put.marker || !own_events_capture_is_coming(pool));
+                 (!put.operation || !stream_pending_capture_is_coming(pool));
     struct shelf *shelf = stays ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     stays = bucket && !(moved && shelf_is_full(pool, bucket));
     if (stays)
         stream_free_make_pending(pool, shelf, bucket, block, moved, stamp);
-    if (event)
-        own_event_drop(stream, event);
-    own_events_apply_done(stream);
+    if (stays && put.operation)
+        shelf_raise_marked(stream, counter_get(&block->block.epoch));
+    stream_done_apply(stream);
     shelf_set_unchecked(stream);
     /* If no event can be recorded, not every free tries again. */
-    if (put.event && !event && !put.marker)
+    if (put.event && stream->covered < stamp)
         shelf_put_off_check(stream);
     struct context *context = stays ? stream->context : NULL;
     lock_give(&stream->lock);
@@ -87,15 +88,15 @@ static bool free_whole_in_order(struct pool *pool, struct stream_block *block,
         lock_take(&stream->lock, LOCK_STREAM);
     }
     struct stream_free_event put = stream_free_event_due(pool, stream, block);
-    if ((put.event || put.marker) && bypass_is_for_driver(stream)) {
+    if ((put.fence || put.event || put.operation) && bypass_is_for_driver(stream)) {
         lock_give(&stream->lock);
         return false;
     }
-    uint64_t stamp = shelf_next_stamp(stream), bytes = block->block.bytes;
+    uint64_t bytes = block->block.bytes;
     bool look = shelf_look_is_due(stream);
     stream_block_is_detached(stream);
     lock_give(&stream->lock);
-    bool kept = free_slowly(pool, block, ref, handle, stamp, put);
+    bool kept = free_slowly(pool, block, ref, handle, put);
     if (kept && look)
         stream_reserve_look(pool, stream, bytes);
     else if (kept)
@@ -113,7 +114,7 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
 
 /* ---- frees that need nothing but a marker ---- */
 
-/* Everything else is left to the slow path: an own event, which is due wherever memory is short,
+/* Everything else is left to the slow path: an event, which is due wherever memory is short,
  * since nothing else may put one there; now and then, a check of how much may be pending without an
  * event; and frees that are left to the driver. */
 static bool needs_only_a_marker(const struct stream *stream)
@@ -130,25 +131,24 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
     struct stream *stream = shelf->stream;
     lock_must_be_held(&stream->lock);
     struct stream_ref ref = {stream, stream->id};
-    struct own_event *marker = NULL;
-    uint64_t stamp = 0, bytes = block->block.bytes;
+    struct stream_event *marker = NULL;
+    uint64_t bytes = block->block.bytes;
     if (needs_only_a_marker(stream) && shelf_may_free_at_once(shelf, block, address)) {
         atomic_store_explicit(&block->held_at, 0, memory_order_relaxed);
-        stamp = shelf_next_stamp(stream);
-        marker = own_events_use_marker(stream);
+        marker = stream_use_marker(stream);
     }
     lock_give(&stream->lock);
     if (!marker)
         return false;
-    bool recorded = own_event_mark_by(pool, marker, handle);
+    bool recorded = stream_mark_by(pool, marker, handle);
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_drop_marker(stream, marker, false);
+    stream_drop_marker(stream, marker);
     /* Otherwise the block is the program's again, and the slow path frees it. */
     bool stays = recorded && stream_is(ref) && shelf_may_keep(stream, block) &&
-                 !own_events_capture_is_coming(pool);
+                 !stream_pending_capture_is_coming(pool);
     if (stays) {
-        own_events_raise_marked(stream, stamp);
-        stream_free_make_pending(pool, shelf, block->block.bucket, block, false, stamp);
+        stream_free_make_pending(pool, shelf, block->block.bucket, block, false, 0);
+        shelf_raise_marked(stream, counter_get(&block->block.epoch));
     } else {
         atomic_store_explicit(&block->held_at, address, memory_order_release);
     }
@@ -169,6 +169,7 @@ static bool last_free_is_over(const struct stream_block *block)
 {
     struct stream *stream = shelf_of(block)->stream;
     lock_take(&stream->lock, LOCK_STREAM);
+    stream_done_apply(stream);
     bool own =
         atomic_load_explicit(&block->generation, memory_order_relaxed) > stream->handed_before ||
         counter_get(&block->block.epoch) == 0;
@@ -177,79 +178,87 @@ static bool last_free_is_over(const struct stream_block *block)
     return over;
 }
 
-/* The context is pinned. */
-static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref,
-                            struct plain_free *free)
+/* The context is pinned. Without a fence the block would be pending for long, while the driver's
+ * own free relies on the program to have waited for all uses. A part has no other place. */
+static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref)
 {
     struct stream *stream = ref.stream;
+    bool part = block_is_part(&block->block);
     lock_take(&stream->lock, LOCK_STREAM);
-    uint64_t stamp = shelf_next_stamp(stream);
     stream_block_is_detached(stream);
     lock_give(&stream->lock);
-    struct own_event *event = own_event_record_context(pool, stream, stamp);
+    uint64_t stamp = epoch_close_in_order(pool, block->context, true);
     stream_block_leave_shelf(block);
     lock_take(&stream->lock, LOCK_STREAM);
-    /* Without an event the block would be pending for long, while the driver's own free relies on
-     * the program to have waited for all uses. A part has no other place. */
-    bool may =
-        stream_is(ref) && (block_is_part(&block->block) ? shelf_may_keep_part(stream, block)
-                                                        : event && shelf_may_keep(stream, block));
+    bool may = stream_is(ref) &&
+               (part ? shelf_may_keep_part(stream, block) : stamp && shelf_may_keep(stream, block));
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)
         stream_free_make_pending(pool, shelf, bucket, block, true, stamp);
-    if (bucket && event)
-        own_event_drop(stream, event);
-    own_events_apply_done(stream);
+    stream_done_apply(stream);
     lock_give(&stream->lock);
     stream_block_has_a_place(stream);
-    if (!bucket) {
+    if (!bucket)
         stream_block_return_to_shelf(block);
-        *free = (struct plain_free){stream, event};
-    }
     return bucket;
 }
 
-bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct plain_free *free)
+/* The pool does not keep the block: the driver is to free it behind all of the context's work. */
+static void record_behind(struct pool *pool, struct context *context, struct fence_event *behind)
 {
-    *free = (struct plain_free){NULL, NULL};
-    return !last_free_is_over(block) && stream_free_behind_all(pool, block, free);
+    CUevent event;
+    enter_driver();
+    bool recorded = stream_pending_record_context(pool, context, &event);
+    leave_driver();
+    if (recorded)
+        *behind = (struct fence_event){context, context_generation(context), event, false};
 }
 
-bool stream_free_behind_all(struct pool *pool, struct stream_block *block, struct plain_free *free)
+bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct fence_event *behind)
+{
+    *behind = (struct fence_event){NULL, 0, NULL, false};
+    return !last_free_is_over(block) && stream_free_behind_all(pool, block, behind);
+}
+
+bool stream_free_behind_all(struct pool *pool, struct stream_block *block,
+                            struct fence_event *behind)
 {
     struct context *context = block->context;
     uint64_t bytes = block->block.bytes;
-    *free = (struct plain_free){NULL, NULL};
+    *behind = (struct fence_event){NULL, 0, NULL, false};
     if (!context_pin(context, block->context_generation))
         return false;
     struct stream_ref ref = streams_of_plain_frees(pool, context);
-    bool kept = ref.stream && free_in_context(pool, block, ref, free);
+    bool kept = ref.stream && free_in_context(pool, block, ref);
+    if (!kept && !block_is_part(&block->block))
+        record_behind(pool, context, behind);
     context_unpin(context);
     if (kept)
         housekeeper_look(pool, bytes);
     return kept;
 }
 
-static void drop_behind(const struct plain_free *free)
+static void drop_behind(struct pool *pool, const struct fence_event *behind)
 {
-    lock_take(&free->stream->lock, LOCK_STREAM);
-    own_event_drop(free->stream, free->behind);
-    lock_give(&free->stream->lock);
+    if (!behind->event || !context_pin(behind->context, behind->generation))
+        return;
+    enter_driver();
+    pool->driver->cuEventDestroy_v2(behind->event);
+    leave_driver();
+    context_unpin(behind->context);
 }
 
 CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part)
 {
-    struct plain_free free;
+    struct fence_event behind;
     CUresult result = stream_part_may_be_freed(pool, part);
     if (result != CUDA_SUCCESS)
         return result;
-    if (stream_free_behind_all(pool, part, &free)) {
+    if (stream_free_behind_all(pool, part, &behind)) {
         use_forget(pool, part);
         return CUDA_SUCCESS;
     }
-    if (free.behind)
-        drop_behind(&free);
     return stream_part_free_unknown(pool, part);
 }
 
@@ -282,8 +291,8 @@ CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
 static CUresult call_plain_free(struct pool *pool, const struct stream_block *block,
                                 const void *argument)
 {
-    const struct plain_free *free = argument;
-    if (free->behind && stream_release_one_behind(pool, free->behind, block_address(&block->block)))
+    const struct fence_event *behind = argument;
+    if (behind->event && stream_release_one_behind(pool, behind, block_address(&block->block)))
         return CUDA_SUCCESS;
     CUresult result = stream_block_free_plainly(pool->driver, block);
     if (result == CUDA_SUCCESS)
@@ -294,8 +303,8 @@ static CUresult call_plain_free(struct pool *pool, const struct stream_block *bl
 static CUresult call_free_behind(struct pool *pool, const struct stream_block *block,
                                  const void *argument)
 {
-    const struct plain_free *free = argument;
-    return stream_release_one_behind(pool, free->behind, block_address(&block->block))
+    const struct fence_event *behind = argument;
+    return stream_release_one_behind(pool, behind, block_address(&block->block))
                ? CUDA_SUCCESS
                : CUDA_ERROR_NOT_READY;
 }
@@ -312,18 +321,17 @@ static CUresult call_free_of_dead(struct pool *pool, const struct stream_block *
 }
 
 static CUresult free_by(struct pool *pool, struct stream_block *block, stream_release *release,
-                        const struct plain_free *free)
+                        const struct fence_event *behind)
 {
-    CUresult result = stream_free_by_driver(pool, block, release, free);
-    if (free->behind)
-        drop_behind(free);
+    CUresult result = stream_free_by_driver(pool, block, release, behind);
+    drop_behind(pool, behind);
     return result;
 }
 
 CUresult stream_free_by_plain_call(struct pool *pool, struct stream_block *block,
-                                   const struct plain_free *free)
+                                   const struct fence_event *behind)
 {
-    return free_by(pool, block, call_plain_free, free);
+    return free_by(pool, block, call_plain_free, behind);
 }
 
 /* ---- late frees ---- */
@@ -338,18 +346,16 @@ static bool is_rid_of(struct stream_block *block, CUdeviceptr address, CUresult 
 /* The program has waited for nothing: its earlier work may still be running. */
 static bool free_unwaited(struct pool *pool, struct stream_block *block)
 {
-    struct plain_free free;
+    struct fence_event behind;
     CUdeviceptr address = block_address(&block->block);
-    if (stream_free_behind_all(pool, block, &free)) {
+    if (stream_free_behind_all(pool, block, &behind)) {
         use_forget(pool, block);
         return true;
     }
-    if (block_is_part(&block->block)) {
-        if (free.behind)
-            drop_behind(&free);
+    if (block_is_part(&block->block))
         return stream_part_free_unknown(pool, block) == CUDA_SUCCESS;
-    }
-    return free.behind && is_rid_of(block, address, free_by(pool, block, call_free_behind, &free));
+    return behind.event &&
+           is_rid_of(block, address, free_by(pool, block, call_free_behind, &behind));
 }
 
 bool stream_free_late(struct pool *pool, CUdeviceptr address, uint64_t generation)

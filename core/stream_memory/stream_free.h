@@ -9,6 +9,7 @@
 
 #include "core/driver/cuda_abi.h"
 #include "stream_block.h"
+#include "stream_release.h"
 #include "streams.h"
 
 /* cuMemFreeAsync of a claimed block. False: the block belongs to the caller alone. The caller lets
@@ -25,22 +26,19 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
 /* cuMemFree of a claimed block, in its context, while no captures are under way. The driver has
  * seen neither the block's last free in a stream's order nor the allocation since. Unless that free
  * is known to have completed, the block stays until all of the context's work has. False: the
- * driver may free it. If free->behind is set, it may do so only ordered after that event, which the
- * caller then uses. */
-struct plain_free {
-    struct stream *stream;
-    struct own_event *behind;
-};
-bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct plain_free *free);
+ * driver may free it. If behind->event is set, it may do so only ordered after that event, which
+ * the call that frees it destroys. */
+bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct fence_event *behind);
 
 /* cuMemFree of a part (stream_part_free.h), which stays until all of the context's work has
  * completed. An error, as the driver would report it: the part is the program's again. */
 CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part);
 
 /* Like stream_free_plainly, but the program has waited for nothing: any work of the context may
- * still use the block. False: the driver may free it ordered after the event free->behind, and not
+ * still use the block. False: the driver may free it ordered after the event behind->event, and not
  * without one. */
-bool stream_free_behind_all(struct pool *pool, struct stream_block *block, struct plain_free *free);
+bool stream_free_behind_all(struct pool *pool, struct stream_block *block,
+                            struct fence_event *behind);
 
 /* Lets the driver free a claimed block by calling release. */
 typedef CUresult stream_release(struct pool *pool, const struct stream_block *block,
@@ -49,9 +47,9 @@ CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
                                stream_release *release, const void *argument);
 
 /* Lets the driver free a claimed block by cuMemFree, or ordered after the event of
- * stream_free_plainly, which is dropped. */
+ * stream_free_plainly, which is destroyed. */
 CUresult stream_free_by_plain_call(struct pool *pool, struct stream_block *block,
-                                   const struct plain_free *free);
+                                   const struct fence_event *behind);
 
 /* Ends a free that nobody has waited for. A thread has claimed the block earlier, while it had this
  * generation. No capture is under way. The block stays until all of its context's work has

@@ -2,11 +2,12 @@
 
 #include "core/base/numbers.h"
 #include "core/contexts/device.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
-#include "own_event_record.h"
-#include "own_events.h"
+#include "stream_events.h"
+#include "stream_order.h"
 
-/* ---- how much may be pending with no event to ask about ---- */
+/* ---- how much may be pending with no event after it ---- */
 
 /* A stream's share of the growth budget is for at least this many streams. */
 #define FEW_STREAMS 16u
@@ -30,10 +31,10 @@ static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)
 }
 
 /* Bytes that a stream may have pending with no event after them, if the last free is of this memory
- * pool. Other streams can't get such memory, and it can't be released, until it is otherwise known
- * to be clean. All streams together share the growth budget. Streams that need no marker share what
- * the driver would keep itself instead, while half of the device is free. The share is at most a
- * 64th of the device, and nothing while memory is short. */
+ * pool. Such memory can't go to the driver until its work is known to have completed. All streams
+ * together share the growth budget. Streams that need no marker share what the driver would keep
+ * itself instead, while half of the device is free. The share is at most a 64th of the device, and
+ * nothing while memory is short. */
 static uint64_t uncovered_share(const struct pool *pool, const struct stream *stream,
                                 const struct mempool *mempool)
 {
@@ -50,7 +51,7 @@ static uint64_t uncovered_share(const struct pool *pool, const struct stream *st
                       share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));
 }
 
-/* ---- what a free puts into its stream ---- */
+/* ---- what a free puts into its stream and its context ---- */
 
 struct stream_free_event stream_free_event_due(const struct pool *pool, struct stream *stream,
                                                const struct stream_block *block)
@@ -58,20 +59,29 @@ struct stream_free_event stream_free_event_due(const struct pool *pool, struct s
     lock_must_be_held(&stream->lock);
     uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
     stream->may_be_uncovered = uncovered_share(pool, stream, block->mempool);
-    bool due = shelf_events_are_requested(stream) || shelf_launches_early(stream) ||
-               pending - stream->covered_bytes + block->block.bytes > stream->may_be_uncovered;
-    bool marker = stream->ordered_by_others;
-    return (struct stream_free_event){due, marker};
+    bool much = pending - stream->covered_bytes + block->block.bytes > stream->may_be_uncovered;
+    bool asked = shelf_fences_are_requested(stream) || shelf_launches_early(stream);
+    return (struct stream_free_event){asked, much, stream->ordered_by_others};
+}
+
+/* The event comes after each free of the closed epoch. A fence has closed that, unless none was
+ * due, or none could be had. */
+static bool record_event(struct pool *pool, struct stream_ref ref, CUstream handle, bool operation,
+                         uint64_t *stamp)
+{
+    if (!*stamp)
+        *stamp = epoch_close(ref.stream->context);
+    return stream_event_record(pool, ref, handle, *stamp, operation);
 }
 
 bool stream_free_event_record(struct pool *pool, struct stream_ref ref, CUstream handle,
-                              uint64_t stamp, struct stream_free_event put,
-                              struct own_event **event)
+                              struct stream_free_event due, uint64_t *stamp)
 {
-    *event = NULL;
-    if (put.event) {
-        *event = own_event_record(pool, ref, handle, stamp, put.marker);
-        own_events_release_request(ref.stream);
+    *stamp = 0;
+    if (due.fence) {
+        *stamp = epoch_close_in_order(pool, ref.stream->context, false);
+        order_release_request(ref.stream);
     }
-    return *event || !put.marker || own_event_mark(pool, ref, handle, stamp);
+    bool recorded = due.event && record_event(pool, ref, handle, due.operation, stamp);
+    return recorded || !due.operation || stream_mark(pool, ref, handle);
 }

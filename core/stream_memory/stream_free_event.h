@@ -1,6 +1,6 @@
 /*
- * What a free puts into its stream (an event or another operation), and how the freed block becomes
- * pending. stream_order.h says why, stream_free.h when.
+ * What a free puts into its stream and its context, and how the freed block becomes pending.
+ * stream_order.h and stream_events.h say why, stream_free.h when.
  */
 #ifndef CUDAPOOL_CORE_STREAM_FREE_EVENT_H
 #define CUDAPOOL_CORE_STREAM_FREE_EVENT_H
@@ -13,22 +13,23 @@
 #include "streams.h"
 
 struct stream_free_event {
-    bool event;  /* an event of the pool's own, which can be asked about */
-    bool marker; /* at least an operation, since others order the stream */
+    bool fence;     /* a fence of the context, which can be asked about */
+    bool event;     /* an event, behind which memory can go to the driver before it is clean */
+    bool operation; /* an operation, since others order the stream */
 };
 
-/* Lock held. What the free of this block must put into its stream. */
+/* Lock held. What the free of this block must put there. */
 struct stream_free_event stream_free_event_due(const struct pool *pool, struct stream *stream,
                                                const struct stream_block *block);
 
-/* No lock held. Puts the event or operation of the free with this stamp into the stream. False if
- * an operation is required and cannot be made. *event: the event, if there is one; it counts the
- * caller as a user. */
+/* No lock held. Puts it there. False if an operation is required and cannot be made. *stamp: the
+ * free's, of an epoch with a fence or an event; 0: the stamp of the moment at which the block
+ * becomes pending. */
 bool stream_free_event_record(struct pool *pool, struct stream_ref ref, CUstream handle,
-                              uint64_t stamp, struct stream_free_event put,
-                              struct own_event **event);
+                              struct stream_free_event due, uint64_t *stamp);
 
-/* Lock held. Makes the block pending on the shelf. moved: no shelf counted the block before. */
+/* Lock held. Makes the block pending on the shelf, with this stamp, or of now (0). Each free up to
+ * it has its operation, where the stream needs some. moved: no shelf counted the block before. */
 static inline void stream_free_make_pending(const struct pool *pool, struct shelf *shelf,
                                             struct bucket *bucket, struct stream_block *block,
                                             bool moved, uint64_t stamp)
@@ -43,7 +44,7 @@ static inline void stream_free_make_pending(const struct pool *pool, struct shel
         shelf_count_not_live(shelf, block);
     }
     shelf_list_bucket(pool, stream, bucket);
-    shelf_make_pending(stream, bucket, block, stamp);
+    shelf_make_pending(stream, bucket, block, stamp ? stamp : shelf_stamp(stream));
     shelf_follow_fall(shelf);
     shelf_count_if_covered(stream, block);
 }

@@ -21,12 +21,11 @@
  * 5; stream_order.h explains why each is correct. Step 5 is not for streams that others order,
  * because those others would not wait as well.
  *
- * Events cost more than everything else here. A free records one in these cases:
- *   - Other streams have lately looked for a block with an event and found none.
- *   - More than the stream's share would otherwise be pending with no event after it
- *     (stream_free_event.c).
- *   - Others order the stream: then each free records an event or a marker, or the driver frees the
- *     block (stream_order.h).
+ * Fences and events cost more than everything else here. A free records
+ *   - a fence, where other streams have lately looked for a block with a fence and found none;
+ *   - an event, where more than the stream's share would otherwise be pending with none
+ *     (stream_free_event.c);
+ *   - a marker, where others order the stream and no event is due (stream_events.h).
  *
  * Where caching does not pay, the driver gets the free, or all calls on the stream. The pool's
  * operations and queries must not cost more calls than the driver's two for an allocation and its
@@ -37,9 +36,9 @@
  *     (bypass_is_for_driver).
  *   - A new stream, while most streams end with something pending and without a reused block
  *     (streams_served_another).
- * The pool still takes some of these, to notice when the case no longer holds. An event that had
- * not completed is asked about again only after a pause (own_event_query.h). A search for a block
- * visits only streams that may have one (stream_holders.h), and at most a fixed number of those.
+ * The pool still takes some of these, to notice when the case no longer holds. A fence that had not
+ * completed is asked about again only after a pause (epoch_query). A search for a block visits only
+ * streams that may have one (stream_holders.h), and at most a fixed number of those.
  * Where many streams exist, work that visits all of them is done only now and then (STREAMS_MANY).
  *
  * cuMemFree of a block has no stream. The work that used the block before its last stream-ordered

@@ -16,7 +16,6 @@
 #include "core/reclaim/progress.h"
 #include "core/reclaim/waiting.h"
 #include "mempool_calls.h"
-#include "own_event_record.h"
 #include "stream_ends.h"
 #include "stream_merge.h"
 #include "stream_pending.h"
@@ -77,17 +76,29 @@ static void ended(struct pool *pool, struct context *context)
     streams_context_died(pool, context);
 }
 
+static bool pends_in_order(struct pool *pool)
+{
+    struct streams *streams = streams_of(pool);
+    return streams && atomic_load_explicit(&streams->in_use, memory_order_relaxed);
+}
+
+static void synchronised(struct pool *pool, struct context *context)
+{
+    if (pends_in_order(pool))
+        stream_pending_apply(pool, context);
+}
+
 static void capture_is_coming(struct pool *pool, CUstream stream)
 {
     (void)stream;
     if (streams_of(pool))
-        own_events_capture_comes(pool);
+        stream_pending_capture_comes(pool);
 }
 
 static void capture_has_come(struct pool *pool)
 {
     if (streams_of(pool))
-        own_events_capture_has_come(pool);
+        stream_pending_capture_has_come(pool);
 }
 
 static bool freed_outside(struct pool *pool, CUdeviceptr address)
@@ -139,6 +150,8 @@ static bool wait_for_the_rest(struct pool *pool, struct device *device,
 static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,
                         enum release_place place)
 {
+    if (streams_of(pool))
+        stream_pending_fence_device(pool, device);
     stream_pending_query(pool, device);
     uint64_t released = stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
     /* Blocks that streams release go to the driver's own memory pools first. */
@@ -162,7 +175,7 @@ static uint64_t trim(struct pool *pool)
 static void fence_the_rest(struct pool *pool, struct device *device)
 {
     if (streams_of(pool))
-        own_events_record_for_device(pool, device, false);
+        stream_pending_fence_device(pool, device);
 }
 
 /* Does not count spare memory in segments, since it is no block of the driver's. */
@@ -199,6 +212,8 @@ const struct kind stream_memory = {
     .before_end = before_end,
     .give_back_at_end = give_back_at_end,
     .ended = ended,
+    .pends_in_order = pends_in_order,
+    .synchronised = synchronised,
     .capture_is_coming = capture_is_coming,
     .capture_has_come = capture_has_come,
     .freed_outside = freed_outside,

@@ -8,7 +8,7 @@
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "mempool_sums.h"
-#include "own_events.h"
+#include "stream_done.h"
 #include "stream_owner.h"
 #include "stream_parts.h"
 
@@ -88,7 +88,19 @@ void stream_merge_part(struct pool *pool, struct stream_block *part)
 
 /* ---- waiting for an event ---- */
 
-void stream_merge_after(struct pool *pool, struct stream_block *part, struct own_event *event)
+/* The driver's event ends with its context. */
+static void destroy_event(struct pool *pool, struct fence_event *event)
+{
+    if (event->event && context_pin(event->context, event->generation)) {
+        enter_driver();
+        pool->driver->cuEventDestroy_v2(event->event);
+        leave_driver();
+        context_unpin(event->context);
+    }
+    free(event);
+}
+
+void stream_merge_after(struct pool *pool, struct stream_block *part, struct fence_event *event)
 {
     struct shelf *home = stream_part_shelf(part);
     bool lost = !home;
@@ -106,14 +118,15 @@ void stream_merge_after(struct pool *pool, struct stream_block *part, struct own
         lock_give(&stream->lock);
     }
     if (lost) {
-        own_events_destroy(pool, event);
+        destroy_event(pool, event);
         forget(pool, part);
     }
 }
 
 /* A context that has ended has taken its work with it. While it is not known whether the context
  * ends, the event counts as incomplete, and only the thread that ends the context queries it. */
-static bool is_over(struct pool *pool, const struct own_event *event, const struct context *ending)
+static bool is_over(struct pool *pool, const struct fence_event *event,
+                    const struct context *ending)
 {
     bool pinned = context_pin(event->context, event->generation);
     if (!pinned && context_generation(event->context) != event->generation)
@@ -152,10 +165,10 @@ static void look_at_waiting(struct pool *pool, struct block *chain, const struct
 {
     for (struct block *next; chain; chain = next) {
         struct stream_block *part = stream_block_of(chain);
-        struct own_event *event = part->event;
+        struct fence_event *event = part->event;
         next = chain->links[LINK_HEAP].next;
         if (is_over(pool, event, ending)) {
-            own_events_destroy(pool, event);
+            destroy_event(pool, event);
             stream_merge_part(pool, part);
         } else {
             stream_merge_after(pool, part, event);
@@ -294,7 +307,7 @@ static struct block *take_clean(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     struct block *found, *chain = NULL;
-    own_events_apply_done(stream);
+    stream_done_apply(stream);
     while ((found = stream->clean_parts.first) != NULL) {
         shelf_detach(stream, stream_block_of(found));
         found->links[LINK_HEAP].next = chain;

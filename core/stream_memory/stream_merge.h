@@ -36,7 +36,7 @@ void stream_merge_part(struct pool *pool, struct stream_block *part);
 
 /* Merges such a part once this event has completed. The event is the part's from now on. An event
  * without one of the driver's completes when its context has ended. */
-void stream_merge_after(struct pool *pool, struct stream_block *part, struct own_event *event);
+void stream_merge_after(struct pool *pool, struct stream_block *part, struct fence_event *event);
 
 /* The context is about to end, and kept from other threads. Returns the segments of its streams in
  * which nothing is live. Their parts may be pending, or wait for the context's work. The segments

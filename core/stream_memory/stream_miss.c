@@ -69,15 +69,15 @@ static void ask_for_block_alone(struct miss *miss)
 
 /* The driver can give memory that was freed on another stream to this stream at once, ordered after
  * the free. So the pool releases its pending blocks of other streams to the driver, each ordered
- * after an event. */
-static bool release_behind_other_streams(const struct miss *miss, enum reclaim_bound bound)
+ * after an event. (Not where a limit is in the way: until its work has completed, such memory is
+ * not free.) */
+static bool release_behind_other_streams(struct miss *miss)
 {
     const struct search *search = miss->with;
     struct context *context = miss->context;
-    struct reclaim progress = miss->progress;
-    progress.bound = bound;
-    progress.wanted = miss->requested;
-    if (!search_may_wait(search) || !may_look_at_streams(miss->pool, context->device, &progress))
+    miss->progress.wanted = miss->requested;
+    if (!search_may_wait(search) ||
+        !may_look_at_streams(miss->pool, context->device, &miss->progress))
         return false;
     stream_pending_query(miss->pool, context->device);
     uint64_t released = stream_release_clean(miss->pool, context->device, UINT64_MAX,
@@ -104,7 +104,7 @@ static void ask_driver_hard(struct miss *miss, struct search *search)
         miss_ask(miss);
     if (miss_is_out_of_memory(miss) && search_harder(search))
         return;
-    if (miss_is_out_of_memory(miss) && release_behind_other_streams(miss, RECLAIM_DEVICE))
+    if (miss_is_out_of_memory(miss) && release_behind_other_streams(miss))
         miss_ask(miss);
     miss_ask_again(miss);
     if (miss_is_out_of_memory(miss) && behind &&
@@ -272,13 +272,6 @@ static CUresult hand_out_found(const struct miss *miss, struct shelf *shelf, str
     return CUDA_SUCCESS;
 }
 
-/* A limit is in the way: what other streams have pending makes way. */
-static bool reserve_behind_other_streams(struct miss *miss)
-{
-    enum reclaim_bound bound = miss->refusal == FAILURE_GROUP ? RECLAIM_GROUP : RECLAIM_LIMIT;
-    return release_behind_other_streams(miss, bound) && miss_reserve(miss);
-}
-
 static CUresult refuse(struct miss *miss, struct shelf *shelf, struct bucket *bucket)
 {
     lock_take(&shelf->stream->lock, LOCK_STREAM);
@@ -317,7 +310,7 @@ CUresult stream_miss(struct pool *pool, struct shelf *shelf, struct bucket *buck
             return hand_out_found(&miss, shelf, bucket);
         if (cut_instead(&miss, true))
             return CUDA_SUCCESS;
-        if (!reserve_behind_other_streams(&miss) && !miss_reserve_exactly(&miss))
+        if (!miss_reserve_exactly(&miss))
             return refuse(&miss, shelf, bucket);
     }
     ask_driver_hard(&miss, search);

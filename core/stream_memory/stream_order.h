@@ -1,16 +1,18 @@
 /*
- * Which work on streams is known to have completed.
+ * Which frees in a stream's order are over: all work that was submitted before them has completed.
  *
- * Every free on a stream takes the stream's next stamp, under the stream's lock. So the work that
- * used the block was submitted before the stamp was taken. The pool may give the block to work of
- * another stream when one of these is known of its stamp:
- *   - The stamp has completed (stream.done). The program has waited for the stream or for the whole
- *     context, or a query told it that it need not wait. Or an event of the pool's own has
- *     completed that was recorded in a free with this stamp or a later one.
- *   - The stamp has an event of the pool's own, recorded in that very free, and the pool makes the
- *     other stream wait for it. The event of a later free is never used for this. The stream would
- *     wait for work that the program submitted after the free, which does not happen without the
- *     pool.
+ * A free in a stream's order is stamped with the current epoch of the stream's context
+ * (core/contexts/epoch.h). The work that used the block was submitted before that. A block may
+ * serve another stream once its stamp is done (stream.done), which two things show:
+ *   - A fence of the context has completed, or the program has waited for the context: everything
+ *     up to epoch_own_clean is done.
+ *   - The program has waited for the stream, or has asked whether it is idle. Before such a call
+ *     the epoch of the stream's last free is closed. So what is freed during the wait has another
+ *     stamp.
+ *
+ * A fence is ordered after all work of the context, and may be recorded long after the free. So the
+ * pool only asks about it, and makes neither a thread nor a stream wait for it. The program's own
+ * events are not followed.
  *
  * What the pool puts into the program's streams
  *
@@ -25,50 +27,49 @@
  *     operation there, the driver frees the block.
  *   - Nothing else puts an operation there. It would wait for everything that was submitted before
  *     it, and make others wait. That includes work submitted after the last free, for which nobody
- *     waits without the pool. (Only as the stream is destroyed may one be put there: then nobody
- *     can wait for the stream any more.)
+ *     waits without the pool.
  *
  * The order of such a stream, and a wait for it, tell only of the frees up to the last operation:
  * up to stream.marked. Nearly always these are all frees. The exception is a free that was made
- * before a barrier began to order the stream. An operation serves all frees before it.
+ * before a barrier began to order the stream. An operation serves all frees before it. So a free
+ * reads its stamp after its operation was put into the stream.
  *
- * The operation is a record of an event and a wait for that event, both in the stream. A record
- * alone is not enough. In a stream without work of its own, the record comes after what others
- * order before it, and whoever waits for the event finds that. But cuStreamQuery and
- * cuStreamSynchronize do not see the record and say that the stream is idle. (This is measured.
- * They see it only on the legacy stream, when that waits for blocking streams.)
+ * A stream that nobody orders (created with CU_STREAM_NON_BLOCKING, no barriers) needs no
+ * operation. Whatever comes before a free on it does so by operations of its own.
  *
- * If an event of the pool's own is due anyway, the operation uses that one, and it can be asked
- * about. Otherwise, or if too many of those are outstanding, one event is recorded over and over
- * that nobody asks about: the marker.
- *
- * A stream that nobody orders (created with CU_STREAM_NON_BLOCKING, no barriers) needs no marker.
- * Whatever comes before a free on it does so by operations of its own.
- *
- * A free also records an event where the stream would otherwise have more than its share pending
- * that nobody can ask about. Such memory would become clean only after all of its context's work,
- * including another stream's long kernel.
- *
- * own_events.h holds the pool's own events, own_event_record.h records them and own_event_query.h
- * asks about them. The program's own events are not followed.
+ * stream_done.h applies what is known. stream_events.h puts operations and events into streams.
+ * stream_pending.h asks and waits for whole contexts and devices.
  *
  * Locking: a stream's lock guards its struct stream. It is not held across a driver call.
  */
 #ifndef CUDAPOOL_CORE_STREAM_ORDER_H
 #define CUDAPOOL_CORE_STREAM_ORDER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/driver/cuda_abi.h"
 #include "streams.h"
 
-/* ---- a stream ---- */
+/* ---- asking; no lock is held ---- */
+
+/* Asks about a fence for the stamp. True: all work before the stream's frees up to it has
+ * completed. */
+bool order_ask(struct pool *pool, struct stream *stream, uint64_t stamp);
+
+/* order_request_fences: another stream looked for a block with a fence and found none, so the next
+ * frees record one each. order_release_request: one of them has. Concurrent calls may lose each
+ * other's changes. */
+void order_request_fences(struct stream *stream);
+void order_release_request(struct stream *stream);
+
+/* ---- the program's own waits; no lock is held ---- */
 
 /* What a wait for a stream tells if it succeeds: the work before the frees stamped up to this has
  * completed. */
 struct order_mark {
-    struct stream *stream;   /* NULL: the wait tells nothing */
-    struct context *context; /* of the stream, also where stream is NULL; NULL: not known */
+    struct stream_ref ref;   /* none: the wait tells nothing */
+    struct context *context; /* of the stream, also where ref is none; NULL: not known */
     uint64_t stamp;
 };
 
@@ -77,19 +78,5 @@ struct order_mark order_take_mark(struct pool *pool, CUstream handle);
 
 /* The wait or query succeeded. The mark has a stream. */
 void order_mark_is_over(struct order_mark mark);
-
-/* ---- a whole context ---- */
-
-/* Notes the stamps of all streams of a context, before the program waits for it. NULL where memory
- * is short; otherwise the caller owns the answer until it calls order_free_marks.
- * order_context_is_over: the wait succeeded, so everything up to these stamps has completed. */
-struct order_marks;
-struct order_marks *order_take_context(struct pool *pool, const struct context *context);
-void order_context_is_over(struct order_marks *marks);
-
-/* Only the context's legacy stream was waited for: everything up to these stamps has completed on
- * blocking streams. */
-void order_blocking_are_over(struct order_marks *marks);
-void order_free_marks(struct order_marks *marks);
 
 #endif

@@ -10,13 +10,13 @@
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/room.h"
 #include "mempool_list.h"
-#include "own_event_record.h"
-#include "own_events.h"
+#include "stream_done.h"
 #include "stream_find.h"
 #include "stream_free_event.h"
 #include "stream_merge.h"
 #include "stream_owner.h"
 #include "stream_parts.h"
+#include "stream_pending.h"
 #include "stream_reserve.h"
 #include "use.h"
 
@@ -60,26 +60,26 @@ static bool put(struct pool *pool, struct stream *stream, struct stream_block *p
     return bucket;
 }
 
-/* A free that puts something into the stream, or whose part is a guest there. The stamp has been
- * taken. */
+/* A free that puts something into the stream or its context, or whose part is a guest there. */
 static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
-                                  struct stream_ref ref, CUstream handle, uint64_t stamp,
+                                  struct stream_ref ref, CUstream handle,
                                   struct stream_free_event due)
 {
     struct stream *stream = ref.stream;
     struct outcome outcome = {false, MERGED_PART, NULL};
-    struct own_event *event;
-    bool may = stream_free_event_record(pool, ref, handle, stamp, due, &event);
+    uint64_t stamp;
+    bool may = stream_free_event_record(pool, ref, handle, due, &stamp);
     stream_block_leave_shelf(part);
     lock_take(&stream->lock, LOCK_STREAM);
     bool stays = may && stream_is(ref) && shelf_may_keep_part(stream, part) &&
-                 (event || !due.marker || !own_events_capture_is_coming(pool));
-    outcome.done = stays && put(pool, stream, part, stamp, &outcome);
-    if (event)
-        own_event_drop(stream, event);
-    own_events_apply_done(stream);
+                 (!due.operation || !stream_pending_capture_is_coming(pool));
+    uint64_t stamp_of_part = stamp ? stamp : shelf_stamp(stream);
+    if (stays && due.operation)
+        shelf_raise_marked(stream, stamp_of_part);
+    outcome.done = stays && put(pool, stream, part, stamp_of_part, &outcome);
+    stream_done_apply(stream);
     shelf_set_unchecked(stream);
-    if (due.event && !event && !due.marker)
+    if (due.event && stream->covered < stamp)
         shelf_put_off_check(stream);
     struct context *context = outcome.done && due.event ? stream->context : NULL;
     lock_give(&stream->lock);
@@ -103,8 +103,7 @@ static bool free_on_own_shelf(struct stream *stream, struct stream_block *part,
     shelf_count_not_live(shelf, part);
     shelf_count_out(shelf, part->block.bucket, part);
     shelf_follow_fall(shelf);
-    outcome->merged =
-        stream_parts_merge(shelf, part, shelf_next_stamp(stream), true, &outcome->whole);
+    outcome->merged = stream_parts_merge(shelf, part, shelf_stamp(stream), true, &outcome->whole);
     shelf_set_unchecked(stream);
     return true;
 }
@@ -128,7 +127,7 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
 {
     struct stream *stream = ref.stream;
     struct outcome outcome = {false, MERGED_PART, NULL};
-    uint64_t bytes = part->block.bytes, stamp = 0;
+    uint64_t bytes = part->block.bytes;
     lock_take(&stream->lock, LOCK_STREAM);
     if (!stream_is(ref) || !shelf_may_keep_part(stream, part)) {
         lock_give(&stream->lock);
@@ -136,14 +135,13 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
     }
     struct stream_free_event due = stream_free_event_due(pool, stream, part);
     bool look = shelf_look_is_due(stream);
-    outcome.done = !due.event && !due.marker && free_on_own_shelf(stream, part, &outcome);
-    if (!outcome.done) {
-        stamp = shelf_next_stamp(stream);
+    outcome.done =
+        !due.fence && !due.event && !due.operation && free_on_own_shelf(stream, part, &outcome);
+    if (!outcome.done)
         stream_block_is_detached(stream);
-    }
     lock_give(&stream->lock);
     if (!outcome.done) {
-        outcome = free_slowly(pool, part, ref, handle, stamp, due);
+        outcome = free_slowly(pool, part, ref, handle, due);
         stream_block_has_a_place(stream);
     }
     if (outcome.done)
@@ -168,11 +166,11 @@ static CUevent record_here(const struct driver *driver, CUstream handle)
 /* Records an event after the work of the stream that the handle means here; NULL where none can be
  * had. context: the stream's. NULL: the stream is the current green context's own, and the event is
  * made in the current context. */
-static struct own_event *record_apart(struct pool *pool, struct context *context,
-                                      struct context *current, CUstream handle)
+static struct fence_event *record_apart(struct pool *pool, struct context *context,
+                                        struct context *current, CUstream handle)
 {
     const struct driver *driver = pool->driver;
-    struct own_event *event = calloc(1, sizeof *event);
+    struct fence_event *event = calloc(1, sizeof *event);
     struct context *owner = context ? context : current;
     bool pushed = false;
     /* The context is not pinned. If it only seems to end, the free must not wait for its work,
@@ -260,7 +258,7 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
     CUresult result = ask_about_captures(pool, part, handle);
     if (result != CUDA_SUCCESS)
         return give_to_program(part, result);
-    struct own_event *event = record_apart(pool, context, current, handle);
+    struct fence_event *event = record_apart(pool, context, current, handle);
     /* For a context that seems to end, the handle's context is not known. The driver accepts a
      * created stream in no other context than its own. */
     if (!event && context != part->context && stream_is_created(handle))
@@ -285,7 +283,7 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
  * completed. */
 static CUresult wait_for_its_context(struct pool *pool, struct stream_block *part)
 {
-    struct own_event *event = calloc(1, sizeof *event);
+    struct fence_event *event = calloc(1, sizeof *event);
     if (!event)
         return give_to_program(part, CUDA_ERROR_OUT_OF_MEMORY);
     event->context = part->context;

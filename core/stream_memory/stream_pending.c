@@ -1,93 +1,198 @@
 #include "stream_pending.h"
 
 #include "core/base/clock.h"
+#include "core/base/numbers.h"
 #include "core/contexts/capture.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
-#include "own_event_query.h"
-#include "own_event_record.h"
-#include "own_events.h"
+#include "stream_done.h"
+#include "stream_events.h"
 #include "stream_merge.h"
-#include "stream_order.h"
 #include "stream_release.h"
 #include "stream_sums.h"
 
 /* ---- by asking ---- */
 
-static uint64_t newest_stamp(struct stream *stream)
+/* Notes that nobody's stream is idle. */
+static void apply(struct streams *streams, struct stream *stream, const struct context *context)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_apply_done(stream);
-    uint64_t stamp = stream_is_unclean(stream) && stream->newest ? stream->newest->stamp : 0;
+    if (!context || stream->context == context)
+        stream_done_apply(stream);
+    if (!stream->id && !stream_seems_unclean(stream) &&
+        atomic_load_explicit(&stream->detached, memory_order_acquire) == 0)
+        streams_note_idle(streams, stream);
     lock_give(&stream->lock);
-    return stamp;
 }
 
-void stream_pending_query_by(struct pool *pool, const struct device *device,
-                             bool (*query)(struct pool *, struct stream *, uint64_t))
+/* Skips a stream with nothing pending: of many streams, few have been used since the last call. */
+void stream_pending_apply(struct pool *pool, const struct context *context)
 {
     struct streams *streams = streams_of(pool);
-    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
-        struct stream *stream = stream_at(streams, i);
-        if ((device && stream->device != device) ||
-            (counter_get(&stream->free_bytes) == 0 && !stream_has_unclean_spare(stream)))
-            continue;
-        uint64_t stamp = newest_stamp(stream);
-        /* The newest event is asked about first. If it has completed, everything has. */
-        if (stamp && !query(pool, stream, stamp))
-            while (newest_stamp(stream) && query(pool, stream, 1))
-                continue;
+    for (unsigned i = 0; i < STREAMS_MAX / 64; i++) {
+        uint64_t bits = atomic_load_explicit(&streams->busy[i], memory_order_relaxed);
+        for (; bits; bits &= bits - 1) {
+            struct stream *stream = stream_at(streams, i * 64 + (unsigned)__builtin_ctzll(bits));
+            if (stream_seems_unclean(stream) || !stream_id(streams, stream))
+                apply(streams, stream, context);
+        }
     }
+}
+
+static bool is_anything_unclean(const struct streams *streams, const struct device *device)
+{
+    bool any = false;
+    for (unsigned i = 0; streams && i < stream_count(streams) && !any; i++) {
+        const struct stream *stream = stream_at(streams, i);
+        any = (!device || stream->device == device) && stream_seems_unclean(stream);
+    }
+    return any;
+}
+
+static void ask_about_events(struct pool *pool, const struct device *device)
+{
+    struct streams *streams = streams_of(pool);
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        if ((!device || stream->device == device) && stream_seems_unclean(stream))
+            stream_events_ask_all(pool, stream);
+    }
+}
+
+/* Fences first: they tell of all streams. */
+static void ask_all(struct pool *pool, const struct device *device)
+{
+    struct context *c = context_next(pool, NULL, changeable(device));
+    for (; c; c = context_next(pool, c, changeable(device)))
+        epoch_ask_all_in_order(pool, c);
+    stream_pending_apply(pool, NULL);
+    ask_about_events(pool, device);
 }
 
 void stream_pending_query(struct pool *pool, const struct device *device)
 {
-    stream_pending_query_by(pool, device, own_events_query);
+    if (is_anything_unclean(streams_of(pool), device))
+        ask_all(pool, device);
     stream_merge_all(pool, device, NULL);
+}
+
+void stream_pending_query_once(struct pool *pool, const struct device *device)
+{
+    struct context *c = context_next(pool, NULL, changeable(device));
+    for (; c; c = context_next(pool, c, changeable(device)))
+        epoch_ask_in_order(pool, c, epoch_own_clean(&c->epochs) + 1);
+    stream_pending_apply(pool, NULL);
+}
+
+uint64_t stream_pending_newest(struct pool *pool, const struct context *context)
+{
+    struct streams *streams = streams_of(pool);
+    uint64_t newest = 0;
+    for (unsigned i = 0; i < stream_count(streams); i++) {
+        struct stream *stream = stream_at(streams, i);
+        lock_take(&stream->lock, LOCK_STREAM);
+        stream_done_apply(stream);
+        if (stream->context == context)
+            newest = larger_of(newest, stream_newest_unclean(stream));
+        lock_give(&stream->lock);
+    }
+    return newest;
+}
+
+/* ---- fences ---- */
+
+void stream_pending_fence(struct pool *pool, struct context *context)
+{
+    uint64_t newest = stream_pending_newest(pool, context);
+    if (newest)
+        epoch_fence_in_order(pool, context, newest);
+}
+
+void stream_pending_fence_device(struct pool *pool, const struct device *device)
+{
+    struct context *c = context_next(pool, NULL, changeable(device));
+    for (; c; c = context_next(pool, c, changeable(device)))
+        stream_pending_fence(pool, c);
+}
+
+void stream_pending_capture_comes(struct pool *pool)
+{
+    atomic_fetch_add_explicit(&streams_of(pool)->captures_coming, 1, memory_order_relaxed);
+    stream_pending_fence_device(pool, NULL);
+}
+
+void stream_pending_capture_has_come(struct pool *pool)
+{
+    atomic_fetch_sub_explicit(&streams_of(pool)->captures_coming, 1, memory_order_relaxed);
+}
+
+bool stream_pending_capture_is_coming(const struct pool *pool)
+{
+    lock_of_rank_must_be_held(LOCK_STREAM);
+    /* Relaxed: the stream's lock orders it. A thread that left a block pending without having seen
+     * captures_coming did so before stream_pending_capture_comes looked at the stream. */
+    return atomic_load_explicit(&streams_of(pool)->captures_coming, memory_order_relaxed) ||
+           program_captures(&pool->captures);
 }
 
 /* ---- by waiting ---- */
 
-bool stream_pending_in_context(struct pool *pool, const struct context *context)
-{
-    struct streams *streams = streams_of(pool);
-    bool pending = false;
-    for (unsigned i = 0; i < stream_count(streams) && !pending; i++) {
-        struct stream *stream = stream_at(streams, i);
-        lock_take(&stream->lock, LOCK_STREAM);
-        own_events_apply_done(stream);
-        pending = stream->context == context && stream->pending.first;
-        lock_give(&stream->lock);
-    }
-    return pending;
-}
-
-/* Whether an event of the pool's own stands for the first pending block of the stream, which is in
- * this context. */
-static bool has_event(struct stream *stream, const struct context *context)
+static bool has_events(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_apply_done(stream);
-    bool has = stream->context == context && stream->pending.first && stream->newest &&
-               stream->newest->stamp >= counter_get(&stream->pending.first->epoch);
+    bool has = stream_events_newest(stream) != 0;
     lock_give(&stream->lock);
     return has;
 }
 
-bool stream_pending_has_events(struct pool *pool, const struct context *context)
+/* Whether a fence or an event may still tell of something. */
+static bool may_learn(struct pool *pool, const struct device *device)
 {
     struct streams *streams = streams_of(pool);
-    bool awaited = false;
-    for (unsigned i = 0; i < stream_count(streams); i++) {
+    bool may = false;
+    struct context *c = context_next(pool, NULL, changeable(device));
+    for (; c && !may; c = context_next(pool, c, changeable(device)))
+        may = epoch_may_learn_in_order(c);
+    for (unsigned i = 0; i < stream_count(streams) && !may; i++) {
         struct stream *stream = stream_at(streams, i);
-        CUresult result = CUDA_SUCCESS;
-        while (result == CUDA_SUCCESS && has_event(stream, context))
-            result = own_events_ask(pool, stream, 1);
-        awaited = awaited || result == CUDA_ERROR_NOT_READY;
+        may = (!device || stream->device == device) && has_events(stream);
     }
-    return awaited;
+    return may;
 }
+
+void stream_pending_wait_until(struct pool *pool, const struct device *device, uint64_t give_up_at)
+{
+    struct streams *streams = streams_of(pool);
+    if (!is_anything_unclean(streams, device))
+        return;
+    uint64_t started = monotonic_now(), cached = stream_sum(pool, device).cached;
+    stream_pending_fence_device(pool, device);
+    while (may_learn(pool, device) && monotonic_now() < give_up_at) {
+        ask_all(pool, device);
+        if (stream_sum(pool, device).cached > cached || !is_anything_unclean(streams, device))
+            break;
+        patient_nap(started);
+    }
+    thread_state.waited_ns += monotonic_now() - started;
+}
+
+bool stream_pending_wait_for(struct pool *pool, struct context *context, uint64_t stamp,
+                             uint64_t give_up_at)
+{
+    uint64_t started = monotonic_now();
+    const struct epochs *epochs = &context->epochs;
+    while (epoch_own_clean(epochs) < stamp && epoch_may_learn_in_order(context) &&
+           context_is_usable(context) && !atomic_load(&context->dying) &&
+           monotonic_now() < give_up_at) {
+        epoch_ask_all_in_order(pool, context);
+        patient_nap(started);
+    }
+    return epoch_own_clean(epochs) >= stamp;
+}
+
+/* ---- one event for all of a context's work ---- */
 
 bool stream_pending_record_context(struct pool *pool, struct context *context, CUevent *event)
 {
@@ -105,97 +210,4 @@ bool stream_pending_record_context(struct pool *pool, struct context *context, C
     }
     context_pop(pool, pushed);
     return recorded;
-}
-
-static bool visit_begin(const struct visit *visit)
-{
-    return visit->ends || context_pin(visit->context, visit->generation);
-}
-
-static void visit_end(const struct visit *visit)
-{
-    if (!visit->ends)
-        context_unpin(visit->context);
-}
-
-/* Asks the driver about the event. While it is not known whether the context ends, the event counts
- * as not completed. */
-static CUresult ask(struct pool *pool, const struct visit *visit, CUevent event)
-{
-    if (!visit_begin(visit))
-        return context_generation(visit->context) == visit->generation
-                   ? CUDA_ERROR_NOT_READY
-                   : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    CUresult result = pool->driver->cuEventQuery(event);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
-    visit_end(visit);
-    return result;
-}
-
-void stream_pending_destroy_event(struct pool *pool, const struct visit *visit, CUevent event)
-{
-    if (!visit_begin(visit))
-        return;
-    enter_driver();
-    pool->driver->cuEventDestroy_v2(event);
-    leave_driver();
-    visit_end(visit);
-}
-
-CUresult stream_pending_wait(struct pool *pool, const struct visit *visit, const CUevent *event,
-                             uint64_t give_up_at)
-{
-    struct context *context = visit->context;
-    uint64_t started = monotonic_now();
-    uint64_t cached = stream_sum(pool, context->device).cached;
-    CUresult result = CUDA_ERROR_NOT_READY;
-    while (result == CUDA_ERROR_NOT_READY && (stream_pending_has_events(pool, context) || event)) {
-        if (event)
-            result = ask(pool, visit, *event);
-        if (stream_sum(pool, context->device).cached > cached || monotonic_now() >= give_up_at)
-            break;
-        patient_nap(started);
-    }
-    thread_state.waited_ns += monotonic_now() - started;
-    return result;
-}
-
-static void wait_for_context_until(struct pool *pool, const struct visit *visit,
-                                   uint64_t give_up_at)
-{
-    CUevent event;
-    struct context *context = visit->context;
-    struct order_marks *marks = order_take_context(pool, context);
-    if (!marks)
-        return;
-    own_events_record_missing(pool, context);
-    bool recorded = false;
-    if (visit_begin(visit)) {
-        enter_driver();
-        recorded = stream_pending_record_context(pool, context, &event);
-        leave_driver();
-        visit_end(visit);
-    }
-    /* If the driver has cuCtxRecordEvent, but no event was recorded, something is wrong. */
-    bool waits =
-        recorded || (!pool->driver->cuCtxRecordEvent && !program_captures(&pool->captures));
-    if (waits &&
-        stream_pending_wait(pool, visit, recorded ? &event : NULL, give_up_at) == CUDA_SUCCESS)
-        order_context_is_over(marks);
-    if (recorded)
-        stream_pending_destroy_event(pool, visit, event);
-    order_free_marks(marks);
-}
-
-void stream_pending_wait_until(struct pool *pool, const struct device *device, uint64_t give_up_at)
-{
-    struct context *c = streams_of(pool) ? context_next(pool, NULL, changeable(device)) : NULL;
-    for (; c; c = context_next(pool, c, changeable(device))) {
-        struct visit visit = {c, context_generation(c), false};
-        if (stream_pending_in_context(pool, c))
-            wait_for_context_until(pool, &visit, give_up_at);
-    }
 }

@@ -1,6 +1,7 @@
 /*
- * Finds out which pending blocks have become clean, which means that nothing can be using them. It
- * queries the driver, or waits for a limited time. The callers hold no lock.
+ * Finds out, for whole contexts and devices, which pending blocks have become clean: nothing can be
+ * using them any more. It records fences, asks about them, or waits for a limited time. The callers
+ * hold no lock.
  */
 #ifndef CUDAPOOL_CORE_STREAM_PENDING_H
 #define CUDAPOOL_CORE_STREAM_PENDING_H
@@ -16,15 +17,36 @@
 
 /* ---- by asking ---- */
 
-/* Asks the driver about all pending blocks of the device (NULL: all devices). A part is a block
- * that is cut out of a larger driver allocation, its segment. Clean parts return to their
- * segments. */
+/* Makes what has completed in the context clean, on all of its streams. NULL: in all contexts. */
+void stream_pending_apply(struct pool *pool, const struct context *context);
+
+/* Asks the driver about all fences and events of the device (NULL: all devices). A part is a block
+ * that is cut out of a larger driver allocation, its segment. Clean parts return to their segments.
+ */
 void stream_pending_query(struct pool *pool, const struct device *device);
 
-/* Asks about all pending blocks of the device. The argument query is a function of
- * own_event_query.h. Parts do not return to their segments. */
-void stream_pending_query_by(struct pool *pool, const struct device *device,
-                             bool (*query)(struct pool *, struct stream *, uint64_t));
+/* Asks once about the oldest fence of each of the device's contexts, for callers that could just as
+ * well ask the driver for memory. Parts do not return to their segments. */
+void stream_pending_query_once(struct pool *pool, const struct device *device);
+
+/* The newest stamp of what is pending in the context; 0: nothing is. */
+uint64_t stream_pending_newest(struct pool *pool, const struct context *context);
+
+/* ---- fences ---- */
+
+/* Sees to a fence for everything that is pending in the context, or on the device (NULL: on all
+ * devices). */
+void stream_pending_fence(struct pool *pool, struct context *context);
+void stream_pending_fence_device(struct pool *pool, const struct device *device);
+
+/* A capture is about to begin: no fence can be recorded during captures. Until
+ * stream_pending_capture_has_come, a free that puts an operation into its stream is the driver's.
+ */
+void stream_pending_capture_comes(struct pool *pool);
+void stream_pending_capture_has_come(struct pool *pool);
+
+/* Whether a capture is about to begin or under way. The caller holds a stream's lock. */
+bool stream_pending_capture_is_coming(const struct pool *pool);
 
 /* ---- by waiting ---- */
 
@@ -33,34 +55,16 @@ void stream_pending_query_by(struct pool *pool, const struct device *device,
  * may include work that was submitted after a free. */
 void stream_pending_wait_until(struct pool *pool, const struct device *device, uint64_t give_up_at);
 
-/* Whether anything is pending in the context. */
-bool stream_pending_in_context(struct pool *pool, const struct context *context);
+/* Waits until everything up to the stamp has completed in the context. Stops early once no fence
+ * can show it, when the context may be ending, or when the monotonic clock reaches give_up_at.
+ * Returns whether everything has completed. */
+bool stream_pending_wait_for(struct pool *pool, struct context *context, uint64_t stamp,
+                             uint64_t give_up_at);
 
-/* Asks about the pending blocks of the context. Returns whether events can show when these blocks
- * become clean. An event for which the driver reports an error does not count. */
-bool stream_pending_has_events(struct pool *pool, const struct context *context);
+/* ---- one event for all of a context's work ---- */
 
 /* Records an event after all of the context's work so far. The caller destroys the event. This
  * function takes the fence lock, so that no capture begins during the record. */
 bool stream_pending_record_context(struct pool *pool, struct context *context, CUevent *event);
-
-/* A context that a thread waits for. The thread pins the context only during single driver
- * calls. A longer pin would block the context's end, or a call that may be its end, because both
- * wait for pins. A thread that itself ends the context needs no pin. */
-struct visit {
-    struct context *context;
-    uint64_t generation;
-    bool ends; /* the calling thread ends the context */
-};
-
-/* Waits until the event has completed. If event is NULL, waits until the pool's own events have
- * completed. Stops early once clean memory can be released, or when the monotonic clock reaches
- * give_up_at. Returns what the driver says of the event. */
-CUresult stream_pending_wait(struct pool *pool, const struct visit *visit, const CUevent *event,
-                             uint64_t give_up_at);
-
-/* Destroys the event, unless the context may be about to end. Then the context's end destroys the
- * event. */
-void stream_pending_destroy_event(struct pool *pool, const struct visit *visit, CUevent event);
 
 #endif

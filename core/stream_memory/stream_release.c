@@ -9,8 +9,8 @@
 #include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
 #include "mempool_sums.h"
-#include "own_event_query.h"
-#include "own_events.h"
+#include "stream_done.h"
+#include "stream_events.h"
 #include "stream_owner.h"
 #include "stream_shelf.h"
 
@@ -44,15 +44,15 @@ static CUstream free_stream(struct pool *pool, struct context *context, bool *on
 /* Returns the stream on which blocks are released. return_stream is synchronised now and then, so
  * it must never wait for anything. A release after an event whose work may still run uses another
  * stream. */
-static CUstream stream_behind(struct pool *pool, struct context *context,
-                              const struct own_event *after, bool *once)
+static CUstream stream_behind(struct pool *pool, struct context *context, const CUevent *after,
+                              bool *once)
 {
     const struct driver *driver = pool->driver;
     *once = false;
     if (!after)
         return return_stream(pool, context);
     CUstream stream = free_stream(pool, context, once);
-    if (!stream || driver->cuStreamWaitEvent(stream, after->event, 0) == CUDA_SUCCESS)
+    if (!stream || driver->cuStreamWaitEvent(stream, *after, 0) == CUDA_SUCCESS)
         return stream;
     if (*once)
         driver->cuStreamDestroy_v2(stream);
@@ -61,7 +61,7 @@ static CUstream stream_behind(struct pool *pool, struct context *context,
 }
 
 static void hand_over(struct pool *pool, struct context *context, struct block *chain,
-                      const struct own_event *after, enum release_place place)
+                      const CUevent *after, enum release_place place)
 {
     const struct driver *driver = pool->driver;
     bool pushed;
@@ -92,15 +92,15 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     leave_driver();
 }
 
-bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
+bool stream_release_one_behind(struct pool *pool, const struct fence_event *behind,
                                CUdeviceptr address)
 {
-    struct context *context = event->context;
+    struct context *context = behind->context;
     bool pushed, once = false;
-    if (!context_pin(context, event->generation))
+    if (!context_pin(context, behind->generation))
         return false;
     bool current = context_push(pool, context, &pushed);
-    CUstream stream = current ? stream_behind(pool, context, event, &once) : NULL;
+    CUstream stream = current ? stream_behind(pool, context, &behind->event, &once) : NULL;
     bool given = stream && pool->driver->cuMemFreeAsync(address, stream) == CUDA_SUCCESS;
     if (stream && once)
         pool->driver->cuStreamDestroy_v2(stream);
@@ -165,8 +165,7 @@ static uint64_t finish_chain(struct pool *pool, struct block *chain, enum evicti
 }
 
 static uint64_t release_chain(struct pool *pool, struct context *context, struct block *chain,
-                              enum eviction reason, const struct own_event *after,
-                              enum release_place place)
+                              enum eviction reason, const CUevent *after, enum release_place place)
 {
     if (!chain)
         return 0;
@@ -176,14 +175,14 @@ static uint64_t release_chain(struct pool *pool, struct context *context, struct
 }
 
 uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
-                          const struct own_event *after, enum release_place place)
+                          const CUevent *after, enum release_place place)
 {
     struct block *chain = choice_collect(choice, wanted);
     return release_chain(choice->pool, choice->context, chain, reason, after, place);
 }
 
 void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
-                          enum eviction reason, const struct own_event *after)
+                          enum eviction reason, const CUevent *after)
 {
     if (!chain)
         return;
@@ -281,19 +280,14 @@ void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstrea
     hand_over_in_order(pool, handle, chain, EVICTION_MEMORY);
 }
 
-/* ---- after an event of the pool's own ---- */
+/* ---- after an event that was recorded in a free ---- */
 
-/* Returns the first event that stands for the stream's oldest pending block, and for no work
- * submitted after its free. The caller becomes a user of the event. */
-static struct own_event *use_first_event(struct stream *stream)
+/* Takes the first event that stands for the stream's oldest pending block. */
+static struct stream_event *take_first_event(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     const struct block *first = stream_block_first_whole(stream->pending.first, LINK_HEAP);
-    struct own_event *event =
-        first ? own_events_first_in_free(stream, counter_get(&first->epoch)) : NULL;
-    if (event)
-        event->users++;
-    return event;
+    return first ? stream_events_take(stream, counter_get(&first->epoch)) : NULL;
 }
 
 /* Releases blocks of the stream after its first event. False where no block can be released
@@ -303,17 +297,18 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
 {
     struct block *chain = NULL;
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_apply_done(stream);
-    struct own_event *event = stream->context == context ? use_first_event(stream) : NULL;
+    stream_done_apply(stream);
+    struct stream_event *event = stream->context == context ? take_first_event(stream) : NULL;
     if (event)
         chain = choice_take_pending(pool, stream, event->stamp, bytes);
     lock_give(&stream->lock);
     if (!event)
         return false;
     uint64_t before = *released;
-    *released += release_chain(pool, context, chain, reason, event, RELEASE_IN_ALLOCATION);
+    *released +=
+        release_chain(pool, context, chain, reason, &event->recorded.event, RELEASE_IN_ALLOCATION);
     lock_take(&stream->lock, LOCK_STREAM);
-    own_event_drop(stream, event);
+    stream_events_put(stream, event);
     lock_give(&stream->lock);
     return *released > before;
 }
@@ -344,9 +339,8 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
     struct stream *stream = ref.stream;
     uint64_t released = 0;
     lock_take(&stream->lock, LOCK_STREAM);
-    const struct own_event *last =
-        stream_is(ref) && stream->ordered_by_others ? own_events_last_in_free(stream) : NULL;
-    *stamp = last ? last->stamp : 0;
+    bool may = stream_is(ref) && stream->ordered_by_others;
+    *stamp = may ? stream_events_newest(stream) : 0;
     lock_give(&stream->lock);
     if (!*stamp || !context_pin(context, context_generation(context)))
         return 0;
@@ -378,11 +372,12 @@ bool stream_release_wait_behind(struct pool *pool, struct stream *stream, uint64
     uint64_t started = monotonic_now();
     uint64_t longest = was_waited_for(stream, stamp) ? 0 : BEHIND_NANOSECONDS;
     CUresult result;
-    while ((result = own_events_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY &&
+    while ((result = stream_events_ask(pool, stream, stamp)) == CUDA_ERROR_NOT_READY &&
            monotonic_now() - started < longest)
         patient_nap(started);
     thread_state.waited_ns += monotonic_now() - started;
     if (result == CUDA_ERROR_NOT_READY)
         note_wait(stream, stamp);
-    return result == CUDA_SUCCESS;
+    /* Another thread may have taken the event, to ask about it or to release memory behind it. */
+    return result == CUDA_SUCCESS || stream_done(stream) >= stamp;
 }

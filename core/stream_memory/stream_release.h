@@ -40,13 +40,13 @@ uint64_t stream_release_in(struct pool *pool, struct context *context, struct ch
 /* Releases blocks of the choice in its context, which is pinned or ending. after: an event of the
  * pool's own that the release is ordered after, or NULL. Returns the bytes released. */
 uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum eviction reason,
-                          const struct own_event *after, enum release_place place);
+                          const CUevent *after, enum release_place place);
 
 /* Releases these blocks, which are chained and detached like those of a choice; NULL: there are
  * none. after: as in stream_give_back. A block that the driver refuses is forgotten, not returned
  * to its shelf, because no stamp tells when its work has completed. */
 void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
-                          enum eviction reason, const struct own_event *after);
+                          enum eviction reason, const CUevent *after);
 
 /* ---- in a stream's own order ---- */
 
@@ -64,10 +64,10 @@ uint64_t stream_release_in_order_up_to(struct pool *pool, struct stream_ref ref,
  * context is ending, and the stream's work with it. */
 void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle);
 
-/* ---- after events of the pool's own ---- */
+/* ---- after events that were recorded in frees ---- */
 
 /* Releases one address, ordered after this event. Called within enter_driver and leave_driver. */
-bool stream_release_one_behind(struct pool *pool, const struct own_event *event,
+bool stream_release_one_behind(struct pool *pool, const struct fence_event *behind,
                                CUdeviceptr address);
 
 /* Releases blocks of every stream of the context, which is pinned, that has at least this many
@@ -76,8 +76,8 @@ uint64_t stream_release_behind_events(struct pool *pool, struct context *context
                                       uint64_t at_least);
 
 /* stream_release_behind releases the pending blocks of a stream that others order. The release is
- * ordered after events of the pool's own, on a stream of the pool's own. The driver may have ways
- * to give out at once what is freed there. *stamp: the newest stamp that an event stands for.
+ * ordered after events of the stream's frees, on a stream of the pool's own. The driver may have
+ * ways to give out at once what is freed there. *stamp: the newest stamp that an event stands for.
  * stream_release_wait_behind waits until everything up to that stamp has completed, as long as a
  * thread that is out of memory may wait. True: it has. */
 uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct context *context,

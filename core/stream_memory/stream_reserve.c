@@ -9,8 +9,6 @@
 #include "core/reclaim/bound.h"
 #include "core/reclaim/managed.h"
 #include "mempool_calls.h"
-#include "own_event_query.h"
-#include "own_event_record.h"
 #include "stream_merge.h"
 #include "stream_pending.h"
 #include "stream_release.h"
@@ -36,6 +34,7 @@ bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
     struct stream_bytes sum = stream_sum(pool, device);
     uint64_t kept = sum.cached + sum.pending + bytes;
     if (kept > cap) {
+        stream_pending_fence_device(pool, device);
         stream_pending_query(pool, device);
         kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     }
@@ -68,6 +67,7 @@ void stream_reserve_keep_inside_caps(struct pool *pool, struct stream_ref ref, C
     struct stream_bytes sum = stream_sum(pool, device);
     uint64_t kept = sum.cached + sum.pending;
     if (kept > cap) {
+        stream_pending_fence_device(pool, device);
         stream_pending_query(pool, device);
         kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     }
@@ -179,7 +179,7 @@ uint64_t stream_reserve_release_idle(struct pool *pool, struct device *device, u
     note_time_everywhere(pool, device, now);
     if (sum.cached + sum.pending == 0 && !stream_merge_has_waiting(streams_of(pool), device))
         return UINT64_MAX;
-    own_events_record_for_device(pool, device, true);
+    stream_pending_fence_device(pool, device);
     stream_pending_query(pool, device);
     uint64_t before = due_before(pool, now);
     uint64_t released = before ? release_due(pool, device, before) : 0;
@@ -237,7 +237,7 @@ static uint64_t bound_on_reserve(const struct pool *pool, const struct device *d
                           device->growth_budget, device_is_short(device) ? 0 : floor);
 }
 
-bool stream_reserve_has_room(struct pool *pool, const struct context *context,
+bool stream_reserve_has_room(const struct pool *pool, const struct context *context,
                              const struct mempool *mempool, uint64_t bytes)
 {
     const struct device *device = context->device;
@@ -246,8 +246,8 @@ bool stream_reserve_has_room(struct pool *pool, const struct context *context,
     return reserved + bytes <= bound_on_reserve(pool, device, mempool, bytes);
 }
 
-/* Each time the memory that is left of the device has halved, pending blocks without an event get
- * one. Once no memory is left, the program may have submitted more work, and a new event would
+/* Each time the memory that is left of the device has halved, pending blocks without a fence get
+ * one. Once no memory is left, the program may have submitted more work, and a new fence would
  * stand for that too. */
 static void look_at_what_is_left(struct pool *pool, struct device *device, uint64_t bytes)
 {
@@ -263,7 +263,7 @@ static void look_at_what_is_left(struct pool *pool, struct device *device, uint6
         return;
     struct context *c = context_next(pool, NULL, device);
     for (; c; c = context_next(pool, c, device))
-        own_events_record_missing(pool, c);
+        stream_pending_fence(pool, c);
 }
 
 static void query_now_and_then(struct pool *pool, const struct device *device)
@@ -272,7 +272,7 @@ static void query_now_and_then(struct pool *pool, const struct device *device)
     uint64_t started;
     if (streams_are_paused(streams, &streams->queries, &started))
         return;
-    stream_pending_query_by(pool, device, own_events_query_sparingly);
+    stream_pending_query_once(pool, device);
     streams_pause_after(streams, &streams->queries, started);
 }
 

@@ -31,7 +31,7 @@ bool stream_reserve_watch(struct pool *pool);
 void stream_reserve_look(struct pool *pool, struct stream *stream, uint64_t bytes);
 
 /* Whether another block of this size may be reserved without releasing anything for it. */
-bool stream_reserve_has_room(struct pool *pool, const struct context *context,
+bool stream_reserve_has_room(const struct pool *pool, const struct context *context,
                              const struct mempool *mempool, uint64_t bytes);
 
 /* Called before a miss of this size on the stream. Keeps the reserve within its ratio, or within

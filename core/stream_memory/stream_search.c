@@ -2,7 +2,8 @@
 
 #include "core/contexts/pool_state.h"
 #include "mempool.h"
-#include "own_event_query.h"
+#include "stream_done.h"
+#include "stream_order.h"
 #include "stream_reserve.h"
 
 /* How many streams a search looks at and asks about. Beyond that the driver is the faster answer.
@@ -96,7 +97,7 @@ static struct stream_block *look_at(const struct search *search, struct stream *
     if (stream == search->ref.stream)
         return NULL;
     lock_take(&stream->lock, LOCK_STREAM);
-    own_events_apply_done(stream);
+    stream_done_apply(stream);
     struct bucket *bucket = bucket_of(search, stream);
     struct block *first =
         bucket ? stream_block_first_whole(bucket->pending.first, LINK_BUCKET) : NULL;
@@ -119,9 +120,8 @@ static struct stream_block *ask_about(struct search *search, struct stream *stre
     const struct bucket *bucket = bucket_of(search, stream);
     uint64_t stamp =
         bucket && bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
-    bool may_know = stamp != 0 && stream->newest && stream->newest->stamp >= stamp;
     lock_give(&stream->lock);
-    if (!may_know || !own_events_query_sparingly(search->pool, stream, stamp))
+    if (!stamp || !order_ask(search->pool, stream, stamp))
         return NULL;
     bool pending;
     struct stream_block *block = look_at(search, stream, hit, &pending);
@@ -139,7 +139,7 @@ struct stream_block *search_ask_about_own(struct search *search, struct bucket *
     lock_take(&stream->lock, LOCK_STREAM);
     uint64_t stamp = bucket->pending.first ? counter_get(&bucket->pending.first->epoch) : 0;
     lock_give(&stream->lock);
-    if (!stamp || !own_events_query_sparingly(search->pool, stream, stamp))
+    if (!stamp || !order_ask(search->pool, stream, stamp))
         return NULL;
     lock_take(&stream->lock, LOCK_STREAM);
     if (stream_is(search->ref))
@@ -164,12 +164,12 @@ static struct stream_block *ask_candidates(struct search *search, enum hit *hit)
     return block;
 }
 
-/* Pending blocks of these streams would have served if they had an event. The next frees on these
- * streams record one. */
-static void ask_for_events(const struct search *search)
+/* Pending blocks of these streams would have served if a fence had shown them to be clean. The next
+ * frees on these streams record one. */
+static void request_fences(const struct search *search)
 {
     for (unsigned i = 0; i < search->count; i++)
-        own_events_request(stream_at(streams_of(search->pool), search->candidates[i]));
+        order_request_fences(stream_at(streams_of(search->pool), search->candidates[i]));
 }
 
 static void begin_next_behind(const struct search *search, unsigned others)
@@ -209,7 +209,7 @@ struct stream_block *search_others(struct search *search, enum hit *hit)
     if (!block && search_asks(search))
         block = ask_candidates(search, hit);
     if (!block && (search_asks(search) || search_may_wait(search)))
-        ask_for_events(search);
+        request_fences(search);
     return block;
 }
 

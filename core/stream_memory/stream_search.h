@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "core/figures/stats.h"
-#include "own_events.h"
+#include "stream_done.h"
 #include "stream_shelf.h"
 #include "streams.h"
 
@@ -78,7 +78,7 @@ static inline struct stream_block *search_take_own(struct stream *stream, struct
 {
     lock_must_be_held(&stream->lock);
     if (!stream->own_order)
-        own_events_apply_done(stream);
+        stream_done_apply(stream);
     struct block *found = shelf_find_own(stream, bucket);
     if (!found)
         return NULL;

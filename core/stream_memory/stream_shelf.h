@@ -12,6 +12,7 @@
 #include "core/base/numbers.h"
 #include "core/base/size_class.h"
 #include "core/blocks/bucket.h"
+#include "core/contexts/fence.h"
 #include "core/contexts/pool_state.h"
 #include "core/segments/segments.h"
 #include "mempool.h"
@@ -261,7 +262,7 @@ static inline void shelf_put_off_check(struct stream *stream)
         (int64_t)(counter_get(&stream->free_bytes) + stream->may_be_uncovered);
 }
 
-/* Whether an event that can be asked about stands for the free of this pending block. */
+/* Whether an event stands for the free of this pending block. */
 static inline bool shelf_is_covered(const struct stream *stream, const struct block *block)
 {
     return counter_get(&block->epoch) <= stream->covered;
@@ -356,7 +357,7 @@ static inline void shelf_insert_pending(struct block_list *list, struct block *b
     }
 }
 
-/* From now on an event that can be asked about stands for what is pending up to this stamp. */
+/* From now on an event stands for what is pending up to this stamp. */
 void shelf_cover(struct stream *stream, uint64_t stamp);
 
 /* The work of a pending block has completed: makes it clean. */
@@ -500,19 +501,25 @@ static inline bool shelf_needs_no_check(const struct stream *stream,
            stream->unchecked_bytes;
 }
 
-/* Whether another stream has lately looked for a block with an event and found none. */
-static inline bool shelf_events_are_requested(const struct stream *stream)
+/* Whether another stream has lately looked for a block with a fence and found none. */
+static inline bool shelf_fences_are_requested(const struct stream *stream)
 {
-    return atomic_load_explicit(&stream->events_requested, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&stream->fences_requested, memory_order_relaxed) != 0;
 }
 
-/* Lock held. */
-static inline uint64_t shelf_next_stamp(struct stream *stream)
+/* Lock held. Each free up to this stamp has an operation ordered after it in the stream. */
+static inline void shelf_raise_marked(struct stream *stream, uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
-    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed) + 1;
-    atomic_store_explicit(&stream->stamp, stamp, memory_order_relaxed);
-    return stamp;
+    if (stream->marked < stamp)
+        stream->marked = stamp;
+}
+
+/* Lock held. The stamp of a free that happens now. */
+static inline uint64_t shelf_stamp(const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    return epoch_current(&stream->context->epochs);
 }
 
 /* Lock held. Whether the block that was found at this address may be freed on this shelf without
@@ -523,7 +530,7 @@ static inline bool shelf_may_free_at_once(const struct shelf *shelf,
     const struct stream *stream = shelf->stream;
     lock_must_be_held(&stream->lock);
     return shelf_of(block) == shelf && stream_block_is_held(block, address) &&
-           !shelf_events_are_requested(stream) &&
+           !shelf_fences_are_requested(stream) &&
            !atomic_load_explicit(&block->uses, memory_order_relaxed) &&
            shelf_may_keep(stream, block) && shelf_needs_no_check(stream, block) &&
            shelf_has_room(block->block.bucket);
@@ -545,15 +552,15 @@ static inline void shelf_make_pending(struct stream *stream, struct bucket *buck
     counter_add(&bucket->counters->frees, 1);
 }
 
-/* Lock held. Like shelf_make_pending, with the stream's next stamp, which is the newest of all.
- * Only where blocks are not cut. */
+/* Lock held. Like shelf_make_pending, with the stamp of now, which is the newest of all. Only where
+ * blocks are not cut. */
 static inline void shelf_make_pending_next(struct stream *stream, struct bucket *bucket,
                                            struct stream_block *block, CUdeviceptr address)
 {
     lock_must_be_held(&stream->lock);
     struct bucket_counters *counters = bucket->counters;
     block_set(&block->block, address, BLOCK_PENDING);
-    counter_set(&block->block.epoch, shelf_next_stamp(stream));
+    counter_set(&block->block.epoch, shelf_stamp(stream));
     block->block.freed_at = stream->now;
     block_list_append(&bucket->pending, &block->block, LINK_BUCKET);
     block_list_append(&stream->pending, &block->block, LINK_HEAP);

@@ -7,8 +7,9 @@
 #include "core/base/lines.h"
 #include "core/contexts/pool_state.h"
 #include "core/driver/calls.h"
-#include "own_events.h"
 #include "stream_bypass.h"
+#include "stream_done.h"
+#include "stream_events.h"
 #include "stream_shelf.h"
 
 /* A stream that was not used for DISUSED_NANOSECONDS may be replaced by another one. If no stream
@@ -106,12 +107,12 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
 {
     lock_take(&stream->lock, LOCK_STREAM);
     bool same = stream->context == context && stream->generation == context_generation(context);
-    own_events_apply_done(stream);
-    bool idle = !stream_is_unclean(stream);
-    bool may = stream->device == context->device && idle &&
-               atomic_load_explicit(&stream->detached, memory_order_acquire) == 0 &&
-               atomic_load_explicit(&stream->naming_threads, memory_order_acquire) == 0 &&
-               (same || counter_get(&stream->free_bytes) == 0);
+    stream_done_apply(stream);
+    bool idle = stream_newest_unclean(stream) == 0;
+    bool may =
+        stream->device == context->device && idle &&
+        atomic_load_explicit(&stream->detached, memory_order_acquire) == 0 &&
+        (same || (counter_get(&stream->free_bytes) == 0 && counter_get(&stream->spare_bytes) == 0));
     if (!may)
         lock_give(&stream->lock);
     return may;
@@ -122,10 +123,10 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
 static bool is_disused(struct stream *stream, uint64_t now)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    uint64_t stamp = atomic_load_explicit(&stream->stamp, memory_order_relaxed);
-    if (stream->seen_stamp != stamp || stream->seen_handed_out != stream->handed_out) {
-        stream->seen_stamp = stamp;
+    if (stream->seen_handed_out != stream->handed_out ||
+        stream->seen_frees_left != stream->frees_until_look) {
         stream->seen_handed_out = stream->handed_out;
+        stream->seen_frees_left = stream->frees_until_look;
         stream->seen_at = now;
     }
     bool disused = now - stream->seen_at >= DISUSED_NANOSECONDS;
@@ -176,8 +177,18 @@ static struct stream *add_stream(struct streams *streams, struct device *device)
     return stream;
 }
 
+/* Stamps of different contexts are not comparable. Nothing with a stamp is left. */
+static void begin_in_another_context(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    stream_events_drop_all(stream);
+    atomic_store_explicit(&stream->done, 0, memory_order_relaxed);
+    counter_set(&stream->spare_stamp, 0);
+    stream->covered = stream->waited_for = 0;
+}
+
 struct stream *stream_table_begin(struct streams *streams, uint64_t id,
-                                  const struct stream_name *name, struct own_event **discarded)
+                                  const struct stream_name *name, struct stream_event **discarded)
 {
     lock_must_be_held(&streams->lock);
     struct stream *stream = find_spare(streams, name->context);
@@ -189,8 +200,8 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
         return NULL;
     }
     if (stream->context != name->context || stream->generation != context_generation(name->context))
-        own_events_drop_all(stream);
-    own_events_take_discarded(stream, discarded);
+        begin_in_another_context(stream);
+    stream_events_take_discarded(stream, discarded);
     stream->handle = name->handle;
     stream->thread = name->thread;
     stream->ordered_by_others = name->ordered_by_others ||
@@ -199,7 +210,7 @@ struct stream *stream_table_begin(struct streams *streams, uint64_t id,
     stream->generation = context_generation(name->context);
     stream->early_launches = streams_launched_early(streams, name->handle);
     stream->own_order = !stream->ordered_by_others && !stream->early_launches;
-    own_events_have_new_owner(stream);
+    stream->marked = 0;
     shelf_has_new_owner(stream, monotonic_now());
     bypass_has_new_owner(stream);
     set_id(streams, stream, id);
@@ -248,19 +259,9 @@ void streams_are_barred(struct pool *pool, struct context *context)
 
 /* ---- ending ---- */
 
-/* Waits for driver calls that name the stream. No new ones begin, since the stream has ended. */
-static void wait_for_naming_threads(const struct stream *stream)
-{
-    no_lock_may_be_held_behind(LOCK_PRIMARY);
-    uint64_t started = monotonic_now();
-    while (atomic_load_explicit(&stream->naming_threads, memory_order_acquire) != 0)
-        patient_nap(started);
-}
-
 void streams_end_handle(struct pool *pool, CUstream handle)
 {
     struct streams *streams = streams_of(pool);
-    struct stream *ended = NULL;
     lock_take(&streams->lock, LOCK_STREAMS);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
@@ -270,14 +271,10 @@ void streams_end_handle(struct pool *pool, CUstream handle)
         if (stream->handle == handle) {
             streams_note_end_of(streams, stream);
             set_id(streams, stream, 0);
-            ended = stream;
         }
         lock_give(&stream->lock);
     }
     lock_give(&streams->lock);
-    /* Not if the driver has called back this very thread, which may be naming the stream itself. */
-    if (ended && !driver_calls.depth)
-        wait_for_naming_threads(ended);
 }
 
 void stream_end(struct pool *pool, struct stream_ref ref)
@@ -291,31 +288,29 @@ void stream_end(struct pool *pool, struct stream_ref ref)
     }
     lock_give(&ref.stream->lock);
     lock_give(&streams->lock);
-    wait_for_naming_threads(ref.stream);
 }
 
 /* The context's events died with it. */
 static void end_with_context(struct streams *streams, struct stream *stream,
-                             struct own_event **discarded)
+                             struct stream_event **discarded)
 {
     lock_must_be_held(&streams->lock);
     lock_take(&stream->lock, LOCK_STREAM);
     set_id(streams, stream, 0);
-    own_events_complete(stream, atomic_load_explicit(&stream->stamp, memory_order_relaxed));
-    own_events_apply_done(stream);
-    own_events_drop_all(stream);
-    own_events_take_discarded(stream, discarded);
+    stream_done_apply(stream);
+    stream_events_drop_all(stream);
+    stream_events_take_discarded(stream, discarded);
     lock_give(&stream->lock);
 }
 
 void streams_context_died(struct pool *pool, struct context *context)
 {
     struct streams *streams = streams_of(pool);
-    struct own_event *discarded = NULL;
+    struct stream_event *discarded = NULL;
     lock_take(&streams->lock, LOCK_STREAMS);
     for (unsigned i = 0; i < stream_count(streams); i++)
         if (stream_at(streams, i)->context == context)
             end_with_context(streams, stream_at(streams, i), &discarded);
     lock_give(&streams->lock);
-    own_events_destroy(pool, discarded);
+    stream_events_destroy(pool, discarded);
 }

@@ -33,14 +33,13 @@ struct stream_ref stream_table_look_up(struct streams *streams, uint64_t id);
  * there are too many streams, or memory is short. The record's lock is not held. Puts events before
  * *discarded that the caller must destroy without the lock. */
 struct stream *stream_table_begin(struct streams *streams, uint64_t id,
-                                  const struct stream_name *name, struct own_event **discarded);
+                                  const struct stream_name *name, struct stream_event **discarded);
 
 /* Whether it is known that no further stream can become known now. No lock needed. */
 bool stream_table_is_full(const struct streams *streams);
 
 /* The program is destroying the stream: its record no longer belongs to anyone, and other streams
- * may take its free blocks. Waits for other threads' driver calls that name the stream. No lock
- * held. */
+ * may take its free blocks. No lock held. */
 void stream_end(struct pool *pool, struct stream_ref ref);
 
 /* Ends the created stream with this handle, as stream_end does. No driver call is made. */

@@ -60,7 +60,7 @@ struct streams {
     _Atomic uint32_t by_id[STREAMS_HASHES], with_same_hash[STREAMS_MAX];
     _Atomic uint64_t hash_version; /* odd while a stream is being taken out of its chain */
     /* One bit for each stream that belongs to somebody or has something pending: see
-     * order_take_context. */
+     * stream_pending_apply. */
     _Atomic uint64_t busy[STREAMS_MAX / 64];
     /* Records are made once and never freed. The release store pairs with the acquire load in
      * stream_at. */
@@ -103,7 +103,8 @@ struct streams {
     unsigned mempool_count;
     uint64_t mempool_version; /* changes when the program has chosen a pool */
 
-    /* Threads that are about to begin a capture: see own_events_capture_comes, which writes it. */
+    /* Threads that are about to begin a capture: see stream_pending_capture_comes, which writes it.
+     */
     _Atomic unsigned captures_coming;
 };
 

@@ -214,20 +214,11 @@ static void the_limit_is_told_at_once(void)
     is_told_at_once(16 * MIB, 60 * MIB);
 }
 
-/* At the hard limit of 64 MiB, too, the stream is put behind the free at once. */
-static void at_the_limit_behind_another_streams_free(void)
+/* Where its size is the very one, it is still in use. */
+static void at_the_limit_pending_memory_is_in_use(void)
 {
     furnish();
-    CUstream stream = new_stream(), other = new_stream();
-    CUdeviceptr block = take_on(stream, 40 * MIB);
-    struct gate gate = close_gate(&kernels, stream);
-    CU(cuMemFreeAsync(block, stream));
-    alarm(6);
-    double start = now_ms();
-    EQUAL(block, take_on(other, 40 * MIB));
-    CHECK(now_ms() - start < 2000);
-    open_gate(gate);
-    CU(cuCtxSynchronize());
+    is_told_at_once(40 * MIB, 40 * MIB);
 }
 
 /* What many streams have freed, and is over, is to be had although they go on with other work. The
@@ -386,7 +377,7 @@ int main(int argc, char **argv)
         CASE(out_of_memory_after_little_was_freed),
         CASE(out_of_memory_puts_nothing_into_the_stream),
         CASE(the_limit_is_told_at_once),
-        CASE(at_the_limit_behind_another_streams_free),
+        CASE(at_the_limit_pending_memory_is_in_use),
         CASE(out_of_memory_behind_own_work),
         CASE(out_of_memory_behind_the_legacy_streams_work),
         CASE(out_of_memory_is_told_at_once),

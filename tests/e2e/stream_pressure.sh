@@ -26,7 +26,7 @@ expect freed_memory_is_free with freed_memory_is_free
 
 limit=$work/limit.json
 printf '{"version": 1, "limits": {"device_bytes": "64MiB"}}\n' >"$limit"
-for case in the_limit_is_told_at_once at_the_limit_behind_another_streams_free; do
+for case in the_limit_is_told_at_once at_the_limit_pending_memory_is_in_use; do
     expect "$case" with $case "CUDAPOOL_CONFIG=$limit"
 done
 

@@ -202,6 +202,10 @@ pressure() { # case
     on_pool SIMCUDA_MEMORY=64MiB -- "$programs/stream_pressure" "$1"
 }
 
+roomy_pressure() { # case, on a device of the usual size
+    on_pool -- "$programs/stream_pressure" "$1"
+}
+
 library() {
     echo "$programs/libinterposition_$1.so"
 }

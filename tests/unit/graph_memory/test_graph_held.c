@@ -9,7 +9,7 @@ static CUcontext refused;
 
 static CUresult record_elsewhere(CUcontext handle, CUevent event)
 {
-    return handle == refused ? CUDA_ERROR_ILLEGAL_ADDRESS : record_as_ever(handle, event);
+    return handle == refused ? CUDA_ERROR_OUT_OF_MEMORY : record_as_ever(handle, event);
 }
 
 static void set_up_held(void)

@@ -237,23 +237,3 @@ Test(failing_stream_memory, a_use_that_cannot_be_written_down_is_refused)
     cr_assert_eq(fake_stream_after(one, other), 1);
 }
 
-/* Of what is over nobody can be told: the driver, which waits itself, has it all. */
-Test(failing_stream_memory, a_context_ends_without_a_list_of_its_streams)
-{
-    driver->cuCtxRecordEvent = NULL;
-    driver->cuStreamGetFlags = NULL;
-    start_streams();
-    CUdeviceptr block = leave_pending(one, MIB);
-    fake_stream_fail_records(1);
-    pool_stream_ending(pool, one);
-    unsigned records = fake_stream_calls().records;
-    memory_fails_after(0, true);
-    struct ending ending = pool_context_ending(pool, context);
-    memory_is_back();
-    cr_assert(has_failed);
-    cr_assert(fake_is_allocated(block));
-    cr_assert_eq(fake_stream_calls().records, records);
-    fake_end_context(context);
-    pool_context_ended(pool, ending, CONTEXT_DIED);
-    cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
-}

@@ -661,7 +661,7 @@ Test(mempool, what_a_pool_was_made_with_holds)
         *fake_mempool_attribute(own, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) = (uint64_t)allowed;
         pool_mempool_created(pool, own, 0);
         pool_allocate_async(pool, &block, MIB, &own, one, &result);
-        stream_called(one)->events_requested = 1;
+        stream_called(one)->fences_requested = 1;
         fake_stream_works(one);
         free_on(one, block);
         fake_stream_is_done(one);

@@ -63,23 +63,21 @@ Test(stream, a_record_with_pending_blocks_serves_no_new_stream)
     cr_assert_neq(found(other), former);
 }
 
-Test(stream, a_record_without_serves_the_next_and_its_stamps_go_on)
+Test(stream, a_record_without_serves_the_next)
 {
     start_streams();
     free_on(one, take_on(one, MIB));
     synchronise_stream(one);
     struct stream *former = stream_called(one);
-    uint64_t stamp = atomic_load(&former->stamp);
     destroy_stream(one);
     cr_assert_eq(found(other), former);
-    cr_assert_eq(atomic_load(&former->stamp), stamp);
 }
 
 /* Another stream has taken a block, and may have to put it back. */
 Test(stream, a_record_whose_block_is_away_serves_no_new_stream)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    let_fences_be_wanted(one, other, MIB);
     CUdeviceptr block = take_on(one, MIB);
     fake_stream_works(one);
     free_on(one, block);
@@ -99,7 +97,7 @@ Test(stream, a_record_whose_block_is_away_serves_no_new_stream)
 Test(stream, blocks_that_change_streams_are_not_away_for_good)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    let_fences_be_wanted(one, other, MIB);
     for (unsigned failed = 0; failed < 2; failed++) {
         size_t bytes = (failed + 1) * MIB;
         CUdeviceptr block = take_on(one, bytes);
@@ -165,24 +163,25 @@ static CUresult count_destroyed(CUevent event)
 Test(stream, events_of_a_former_owner_are_destroyed)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
     CUdeviceptr block = take_on(one, MIB);
     fake_stream_works(one);
+    let_memory_be_short(true);
+    stream_called(one)->unchecked_bytes = 0;
     free_on(one, block);
     synchronise_stream(one);
     pool_trim(pool);
     struct stream *former = stream_called(one);
     lock_take(&former->lock, LOCK_STREAM);
-    own_events_apply_done(former);
-    cr_assert_not_null(former->spare);
-    own_events_drop_all(former);
-    struct own_event *discarded = NULL;
-    own_events_take_discarded(former, &discarded);
+    stream_done_apply(former);
+    cr_assert_not_null(former->events);
+    stream_events_drop_all(former);
+    struct stream_event *discarded = NULL;
+    stream_events_take_discarded(former, &discarded);
     lock_give(&former->lock);
     cr_assert_not_null(discarded);
     destroy_event = driver->cuEventDestroy_v2;
     driver->cuEventDestroy_v2 = count_destroyed;
-    own_events_destroy(pool, discarded);
+    stream_events_destroy(pool, discarded);
     cr_assert_neq(events_destroyed, 0);
 }
 
@@ -203,32 +202,6 @@ Test(stream, a_handle_is_not_remembered_past_the_end)
 /* ---- several threads ---- */
 
 static atomic_bool is_over;
-
-static void end_one(void *unused)
-{
-    (void)unused;
-    destroy_stream(one);
-    atomic_store(&is_over, true);
-}
-
-/* The driver would find the handle gone, or another stream's, in a call of ours. */
-Test(stream, the_end_waits_for_who_names_it)
-{
-    struct errand errand;
-    start_streams();
-    struct stream *stream = found(one);
-    lock_take(&stream->lock, LOCK_STREAM);
-    stream_is_named_to_driver(stream);
-    lock_give(&stream->lock);
-    send(&errand, end_one, NULL);
-    while (stream_id(streams_of(pool), stream) != 0)
-        let_time_pass();
-    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    cr_assert_not(atomic_load(&is_over));
-    stream_is_named_no_more(stream);
-    wait_for(&errand);
-    cr_assert(atomic_load(&is_over));
-}
 
 static void look_for_known(void *stream)
 {

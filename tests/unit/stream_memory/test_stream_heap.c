@@ -49,7 +49,7 @@ Test(stream_heap, its_own_blocks_come_first)
 Test(stream_heap, an_event_tells_that_it_is_over)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    let_fences_be_wanted(one, other, MIB);
     CUdeviceptr block = leave_pending(one, MIB);
     fake_stream_is_done(one);
     cr_assert_eq(take_on(other, MIB), block);
@@ -60,10 +60,11 @@ Test(stream_heap, an_event_tells_that_it_is_over)
 Test(stream_heap, where_the_wait_fails_the_block_stays)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    free_on(other, take_on(other, 4096));
+    let_memory_be_short(true);
     CUdeviceptr block = leave_pending(one, MIB);
     fake_stream_fail_waits(2);
-    fake_stream_refuse_memory(1);
+    fake_stream_refuse_memory(2);
     cr_assert_neq(take_on(other, MIB), block);
     cr_assert_eq(bytes_of(one).pending, MIB);
 }
@@ -192,17 +193,18 @@ static CUresult record_as_a_capture_begins(CUevent event, CUstream stream)
     return below.cuEventRecord(event, stream);
 }
 
-Test(stream_heap, an_event_that_a_capture_has_got_is_not_waited_for)
+Test(stream_heap, an_event_that_a_capture_has_got_stands_for_nothing)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    free_on(other, take_on(other, 4096));
+    let_memory_be_short(true);
     below = *driver;
     driver->cuEventRecord = record_as_a_capture_begins;
     CUdeviceptr block = leave_pending(one, MIB);
     driver->cuEventRecord = below.cuEventRecord;
     end_capture(one);
     unsigned waits = fake_stream_calls().waits;
-    fake_stream_refuse_memory(1);
+    fake_stream_refuse_memory(2);
     cr_assert_neq(take_on(other, MIB), block);
     cr_assert_eq(fake_stream_calls().waits, waits);
 }
@@ -222,10 +224,11 @@ static CUresult give_it_out_and_wait(CUstream stream, CUevent event, unsigned in
 Test(stream_heap, a_block_between_two_streams_is_taken_once)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    free_on(other, take_on(other, 4096));
+    let_memory_be_short(true);
     given_out_again = leave_pending(one, MIB);
     driver->cuStreamWaitEvent = give_it_out_and_wait;
-    fake_stream_refuse_memory(1);
+    fake_stream_refuse_memory(2);
     cr_assert_neq(take_on(other, MIB), given_out_again);
     cr_assert_eq(bytes_of(one).pending, MIB);
     cr_assert_eq(bytes_of(one).live, 0);
@@ -236,7 +239,7 @@ Test(stream_heap, a_block_between_two_streams_is_taken_once)
 Test(stream_heap, nor_is_it_made_to_wait_while_there_is_memory)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    let_fences_be_wanted(one, other, MIB);
     CUdeviceptr block = leave_pending(one, MIB);
     unsigned waits = fake_stream_calls().waits;
     cr_assert_neq(take_on(other, MIB), block);
@@ -248,7 +251,8 @@ static unsigned waits_out_of_memory(bool internal_dependencies)
 {
     settings.stream_ordered.reuse.internal_dependencies = internal_dependencies;
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    free_on(other, take_on(other, 4096));
+    let_memory_be_short(true);
     leave_pending(one, MIB);
     unsigned waits = fake_stream_calls().waits;
     fake_stream_refuse_memory(2);
@@ -407,7 +411,7 @@ Test(stream_heap, a_plain_free_with_no_event_over_its_context_is_the_drivers)
     CUdeviceptr block = leave_pending(one, MIB);
     cr_assert_eq(take_on(one, MIB), block);
     fake_launch(context);
-    fake_fail(FAKE_RECORD, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 2);
     release(block);
     cr_assert_eq(fake_calls(FAKE_MEM_FREE), 1);
     cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
@@ -425,6 +429,7 @@ Test(stream_heap, a_plain_free_is_the_drivers_when_the_last_one_is_over)
     cr_assert_neq(take_on(one, MIB), block);
     cr_assert_neq(take_on(other, MIB), block);
     fake_finish(context);
+    fake_stream_is_done(one);
     cr_assert_eq(take_on(other, MIB), block);
     cr_assert_eq(counted_streams().hits.queried, 1);
     release(block);
@@ -539,7 +544,7 @@ Test(stream_heap, short_lived_streams_are_the_drivers)
 Test(stream_heap, what_is_not_over_is_asked_about_now_and_then)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    let_fences_be_wanted(one, other, MIB);
     leave_pending(one, MIB);
     unsigned before = fake_stream_calls().queries;
     uint64_t began = monotonic_now();
@@ -638,18 +643,20 @@ Test(stream_heap, at_the_hard_limit_too)
     cr_assert_eq(reserved_bytes(), 0);
 }
 
-/* As where the driver has no more; the work's end cannot be told of, nor waited for. */
-Test(stream_heap, at_the_hard_limit_what_is_pending_on_another_stream_makes_way)
+/* Until its work is over, it is not free: the limit holds for what the device has in use. */
+Test(stream_heap, at_the_hard_limit_what_is_pending_on_another_stream_is_in_use)
 {
     settings.limits.device_bytes = (struct byte_size){.bytes = 8 * MIB};
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    free_on(other, take_on(other, 4096));
+    let_memory_be_short(true);
     CUdeviceptr block = leave_pending(one, 6 * MIB);
-    fake_fail(FAKE_RECORD, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 100);
-    unsigned waits = fake_stream_calls().waits;
-    cr_assert_neq(take_on(other, 6 * MIB), block);
-    cr_assert_eq(fake_stream_calls().waits, waits + 1);
-    cr_assert_eq(reserved_bytes(), 6 * MIB);
+    CUresult result;
+    CUdeviceptr none;
+    cr_assert(pool_allocate_async(pool, &none, 6 * MIB, NULL, other, &result));
+    cr_assert_eq(result, CUDA_ERROR_OUT_OF_MEMORY);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, 6 * MIB), block);
 }
 
 /* Nobody gets them back in time; until the stream has a use for them itself. */

@@ -87,14 +87,22 @@ Test(stream_holders, where_others_order_it_as_well)
     cr_assert_eq(take_on(other, MIB), block);
 }
 
-/* What comes back to its shelf. */
-Test(stream_holders, and_a_block_that_was_lent_in_vain)
+static CUresult look_for_one_and_fail(CUstream stream, CUevent event, unsigned int flags)
+{
+    (void)stream, (void)event, (void)flags;
+    take_on(fake_stream(), MIB);
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* What comes back to its shelf, where another stream has found nothing meanwhile. */
+Test(stream_holders, and_a_block_that_the_driver_refuses)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
+    free_on(other, take_on(other, 4096));
+    let_memory_be_short(true);
     leave_pending(one, MIB);
-    fake_stream_fail_waits(1);
-    fake_stream_refuse_memory(1);
+    driver->cuStreamWaitEvent = look_for_one_and_fail;
+    fake_stream_refuse_memory(2);
     take_on(other, MIB);
     cr_assert(is_listed(one, MIB));
 }

@@ -182,30 +182,33 @@ Test(stream_marker, where_it_fails_the_driver_frees)
 Test(stream_marker, it_goes_on_behind_work_that_does_not_end)
 {
     start_streams();
+    free_on(NULL, take_on(NULL, MIB));
+    let_memory_be_short(true);
     CUdeviceptr block = leave_pending(NULL, LARGE);
-    for (unsigned i = 0; i < 2 * OWN_EVENTS_MAX; i++)
+    for (unsigned i = 0; i < 2 * STREAM_EVENTS_MAX; i++)
         cr_assert_eq(leave_pending(NULL, LARGE), block);
-    cr_assert_leq(fake_calls(FAKE_EVENT_CREATE), OWN_EVENTS_MAX + 1);
-    cr_assert_eq(counted_streams().misses, 1);
+    cr_assert_leq(fake_calls(FAKE_EVENT_CREATE), STREAM_EVENTS_MAX + 1);
+    cr_assert_eq(counted_streams().misses, 2);
 }
 
 Test(stream_marker, what_is_over_serves_again)
 {
     start_streams();
-    for (unsigned i = 0; i < 10 * OWN_EVENTS_MAX; i++) {
+    for (unsigned i = 0; i < 10 * STREAM_EVENTS_MAX; i++) {
         leave_pending(NULL, LARGE);
         if (i % 16 == 0)
             fake_stream_is_done(NULL);
     }
-    cr_assert_lt(fake_calls(FAKE_EVENT_CREATE), OWN_EVENTS_MAX);
-    cr_assert_lt(fake_stream_calls().queries, 2 * OWN_EVENTS_MAX);
+    cr_assert_lt(fake_calls(FAKE_EVENT_CREATE), STREAM_EVENTS_MAX);
+    cr_assert_lt(fake_stream_calls().queries, 2 * STREAM_EVENTS_MAX);
 }
 
 /* What it would be made to wait for, others that it orders need not wait for. */
 Test(stream_marker, it_takes_of_others_only_what_is_over)
 {
     start_streams();
-    let_events_be_wanted(one, NULL, MIB);
+    free_on(one, take_on(one, 4096));
+    let_memory_be_short(true);
     CUdeviceptr block = leave_pending(one, MIB);
     unsigned waits = fake_stream_calls().waits;
     fake_stream_refuse_memory(1);
@@ -218,15 +221,16 @@ Test(stream_marker, it_takes_of_others_only_what_is_over)
     cr_assert_eq(take_on(NULL, MIB), block);
 }
 
-Test(stream_marker, reap_waits_for_its_event)
+Test(stream_marker, reap_waits_for_the_context)
 {
     start_streams();
     leave_pending(NULL, LARGE);
-    leave_pending(NULL, MIB);
+    leave_pending(one, MIB);
     fake_stream_is_done(NULL);
-    cr_assert_eq(pool_reap(pool), 1);
+    fake_stream_is_done(one);
+    cr_assert_eq(pool_reap(pool), 2);
     cr_assert_eq(bytes_of(NULL).cached, LARGE);
-    cr_assert_eq(bytes_of(NULL).pending, MIB);
+    cr_assert_eq(bytes_of(one).cached, MIB);
     cr_assert_eq(fake_calls(FAKE_STREAM_SYNCHRONIZE), 0);
     cr_assert_eq(pool_reap(pool), 0);
 }
@@ -248,7 +252,6 @@ Test(stream_marker, one_is_enough)
     fake_stream_during_record(free_another);
     free_on(NULL, block);
     cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), 2);
-    cr_assert_eq(stream_called(NULL)->marked, 2);
     leave_pending(NULL, LARGE);
     cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY), 1);
     leave_pending(NULL, 2 * MIB);
@@ -263,6 +266,7 @@ Test(stream_marker, the_oldest_serves_where_the_newest_has_none)
     start_streams();
     leave_many(NULL, 2, MIB, blocks);
     stream_called(NULL)->marked = 1;
+    counter_set(&stream_called(NULL)->pending.last->epoch, 2);
     cr_assert_eq(take_on(NULL, MIB), blocks[0]);
     cr_assert_neq(take_on(NULL, MIB), blocks[1]);
 }
@@ -289,9 +293,7 @@ Test(stream_marker, a_free_of_much_records_an_event)
     start_streams();
     leave_pending(one, 40 * MIB);
     cr_assert_eq(fake_stream_calls().records, 1);
-    fake_stream_is_done(one);
-    stream_pending_query(pool, NULL);
-    cr_assert_eq(bytes_of(one).cached, 40 * MIB);
+    cr_assert_eq(stream_called(one)->covered_bytes, 40 * MIB);
 }
 
 Test(stream_marker, so_do_many_of_less)
@@ -350,7 +352,7 @@ static void check_sums(const struct stream *stream)
     }
     cr_assert_eq(covered, stream->covered_bytes);
     cr_assert_eq(pending, counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes));
-    cr_assert_leq(stream->marked, atomic_load(&stream->stamp));
+    cr_assert_leq(stream->marked, epoch_current(&stream->context->epochs));
     cr_assert_leq(stream->unchecked_bytes, (int64_t)stream->unchecked_cap);
 }
 
@@ -492,19 +494,20 @@ Test(stream_marker, where_memory_is_short_each_free_records_an_event)
 {
     start_with_marker();
     CUdeviceptr block = take_on(one, MIB);
-    atomic_store(&registry_devices(&pool->registry)->is_short, true);
-    cr_assert_null(stream_called(one)->newest);
+    let_memory_be_short(true);
+    cr_assert_null(stream_called(one)->events);
     free_on(one, block);
-    cr_assert_not_null(stream_called(one)->newest);
+    cr_assert_not_null(stream_called(one)->events);
 }
 
-Test(stream_marker, and_after_early_launches)
+Test(stream_marker, after_early_launches_each_free_records_a_fence)
 {
     start_with_marker();
     CUdeviceptr block = take_on(one, MIB);
     pool_early_launch(pool, one);
+    unsigned records = fake_calls(FAKE_RECORD);
     free_on(one, block);
-    cr_assert_not_null(stream_called(one)->newest);
+    cr_assert_eq(fake_calls(FAKE_RECORD), records + 1);
 }
 
 Test(stream_marker, nor_is_one_put_there_that_does_not_pay)

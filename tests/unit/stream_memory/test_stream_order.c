@@ -127,108 +127,157 @@ Test(stream_order, a_synchronised_context_settles_all)
     cr_assert_eq(bytes_of(other).cached, MIB);
 }
 
-/* ---- events of our own ---- */
+/* ---- fences ---- */
 
-Test(stream_order, no_event_is_recorded_unless_somebody_wants_one)
+Test(stream_order, no_fence_is_recorded_unless_somebody_wants_one)
 {
     start_streams();
     leave_pending(one, MIB);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 0);
+}
+
+Test(stream_order, a_fence_is_recorded_again_when_it_is_over)
+{
+    start_streams();
+    let_fences_be_wanted(one, other, MIB);
+    unsigned created = fake_calls(FAKE_EVENT_CREATE), records = fake_calls(FAKE_RECORD);
+    for (int i = 0; i < 10; i++) {
+        leave_pending(one, MIB);
+        fake_stream_is_done(one);
+        cr_assert_eq(synchronise(), CUDA_SUCCESS);
+    }
+    cr_assert_leq(fake_calls(FAKE_EVENT_CREATE), created + 1);
+    cr_assert_eq(fake_calls(FAKE_RECORD), records + 10);
     cr_assert_eq(fake_stream_calls().records, 0);
 }
 
-Test(stream_order, an_event_is_recorded_again_when_it_is_over)
+Test(stream_order, wanted_fences_come_to_an_end)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
-    unsigned created = fake_calls(FAKE_EVENT_CREATE);
-    for (int i = 0; i < 10; i++) {
-        leave_pending(one, MIB);
-        synchronise_stream(one);
-    }
-    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), created + 1);
-    cr_assert_eq(fake_stream_calls().records, 10);
-}
-
-Test(stream_order, wanted_events_come_to_an_end)
-{
-    start_streams();
-    let_events_be_wanted(one, other, MIB);
+    let_fences_be_wanted(one, other, MIB);
+    unsigned before = fake_calls(FAKE_RECORD);
     for (int i = 0; i < 100; i++) {
         leave_pending(one, MIB);
         synchronise_stream(one);
     }
-    unsigned records = fake_stream_calls().records;
-    cr_assert_lt(records, 40);
+    unsigned records = fake_calls(FAKE_RECORD);
+    cr_assert_lt(records - before, 40);
     leave_pending(one, MIB);
-    cr_assert_eq(fake_stream_calls().records, records);
+    cr_assert_eq(fake_calls(FAKE_RECORD), records);
+}
+
+/* Another stream's work keeps the fence from being over, but not the block from this stream. */
+Test(stream_order, a_fence_waits_for_the_whole_context)
+{
+    start_streams();
+    let_fences_be_wanted(one, other, MIB);
+    fake_stream_works(other);
+    CUdeviceptr block = leave_pending(one, MIB);
+    fake_stream_is_done(one);
+    CUdeviceptr instead = take_on(other, MIB);
+    cr_assert_neq(instead, block);
+    fake_stream_is_done(other);
+    cr_assert_eq(take_on(other, MIB), block);
 }
 
 Test(stream_order, outstanding_events_are_limited)
 {
-    CUdeviceptr blocks[100];
     start_streams();
-    let_events_be_wanted(one, other, MIB);
-    stream_called(one)->events_requested = 1000;
+    let_memory_be_short(true);
+    CUdeviceptr blocks[100];
     for (int i = 0; i < 100; i++)
         blocks[i] = take_on(one, MIB);
+    let_memory_be_short(true);
     fake_stream_works(one);
     for (int i = 0; i < 100; i++)
         free_on(one, blocks[i]);
-    cr_assert_eq(fake_stream_calls().records, OWN_EVENTS_MAX);
+    cr_assert_eq(fake_stream_calls().records, STREAM_EVENTS_MAX);
 }
 
 Test(stream_order, a_failed_record_leaves_the_block_pending)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
-    fake_stream_fail_records(1);
+    let_fences_be_wanted(one, other, MIB);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 1);
     CUdeviceptr block = leave_pending(one, MIB);
     cr_assert_eq(bytes_of(one).pending, MIB);
     cr_assert_neq(take_on(other, MIB), block);
     cr_assert_eq(take_on(one, MIB), block);
 }
 
-Test(stream_order, before_a_capture_what_is_pending_gets_an_event)
+Test(stream_order, before_a_capture_what_is_pending_gets_a_fence)
 {
     start_streams();
     leave_pending(one, MIB);
     pool_capture_about_to_begin(pool, NULL);
-    fake_finish(context);
+    fake_stream_is_done(one);
     stream_pending_query(pool, NULL);
     cr_assert_eq(bytes_of(one).cached, MIB);
 }
 
 static CUdeviceptr freed_in_between;
 
-static void free_without_event(void)
+static void free_another(void)
 {
-    fake_stream_fail_records(1);
     free_on(one, freed_in_between);
 }
 
-/* Its own free is not the newest any more when the event is outstanding. */
+/* It comes after no work of a free that was made while it was recorded. */
 Test(stream_order, an_event_covers_nothing_that_was_freed_while_it_was_recorded)
 {
     start_streams();
-    let_events_be_wanted(one, other, MIB);
     CUdeviceptr block = take_on(one, MIB);
     freed_in_between = take_on(one, 2 * MIB);
     fake_stream_works(one);
-    fake_stream_during_record(free_without_event);
+    let_memory_be_short(true);
+    stream_called(one)->unchecked_bytes = 0;
+    fake_stream_during_record(free_another);
+    fake_stream_fail_records(0);
     free_on(one, block);
     cr_assert_eq(bytes_of(one).pending, 3 * MIB);
-    cr_assert_eq(stream_called(one)->covered_bytes, MIB);
+    cr_assert_lt(stream_called(one)->events->stamp,
+                 counter_get(&stream_called(one)->pending.last->epoch));
+}
+
+/* Others' work, which a fence of several contexts waits for. */
+Test(stream_order, another_contexts_work_does_not_matter)
+{
+    start_streams();
+    let_fences_be_wanted(one, other, MIB);
+    CUcontext neighbour = another_context(0);
+    allocate(MIB);
+    fake_launch(neighbour);
+    fake_set_current(context);
+    CUdeviceptr block = leave_pending(one, MIB);
     fake_stream_is_done(one);
-    stream_pending_query(pool, NULL);
-    cr_assert_eq(bytes_of(one).cached, MIB);
+    cr_assert_eq(take_on(other, MIB), block);
+}
+
+static void wait_for_the_legacy_stream(void)
+{
+    struct order_mark mark = pool_stream_wait_begin(pool, NULL);
+    pool_stream_wait_end(pool, mark, CUDA_SUCCESS);
+}
+
+/* Its operation may come after the wait. */
+Test(stream_order, a_wait_tells_nothing_of_a_free_that_is_under_way)
+{
+    start_streams();
+    leave_pending(NULL, MIB);
+    CUdeviceptr block = take_on(NULL, 64 * MIB);
+    fake_stream_works(NULL);
+    fake_stream_during_record(wait_for_the_legacy_stream);
+    free_on(NULL, block);
+    cr_assert_eq(bytes_of(NULL).pending, 65 * MIB);
 }
 
 /* Asked for nothing more, it would lie there for good. */
-Test(stream_order, reap_waits_for_the_context_where_a_stream_left_no_event)
+Test(stream_order, reap_waits_for_the_context_where_a_stream_left_no_fence)
 {
     start_streams();
     leave_pending(one, MIB);
-    fake_stream_fail_records(1);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 1);
+    fake_stream_is_done(one);
     destroy_stream(one);
     cr_assert_eq(pool_device_bytes(pool, 0).pending, MIB);
     unsigned records = fake_calls(FAKE_RECORD);
@@ -243,27 +292,38 @@ Test(stream_order, nothing_is_recorded_in_a_context_that_ends)
     leave_pending(one, MIB);
     struct context *ends = context_find(pool, context);
     atomic_store(&ends->dying, true);
-    own_events_record_missing(pool, ends);
-    cr_assert_eq(fake_stream_calls().records, 0);
+    stream_pending_fence(pool, ends);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 0);
     atomic_store(&ends->dying, false);
-    own_events_record_missing(pool, ends);
-    cr_assert_eq(fake_stream_calls().records, 1);
+    stream_pending_fence(pool, ends);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 1);
+}
+
+/* ---- drivers that record no event in a context ---- */
+
+Test(stream_order, an_older_driver_tells_only_by_waits)
+{
+    driver->cuCtxRecordEvent = NULL;
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    fake_stream_is_done(one);
+    cr_assert_neq(take_on(other, MIB), block);
+    cr_assert_neq(take_on(other, MIB), block);
+    synchronise_stream(one);
+    cr_assert_eq(take_on(other, MIB), block);
+}
+
+Test(stream_order, an_older_driver_has_what_a_stream_leaves)
+{
+    driver->cuCtxRecordEvent = NULL;
+    start_streams();
+    CUdeviceptr block = leave_pending(one, MIB);
+    destroy_stream(one);
+    cr_assert_not(fake_is_allocated(block));
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
 }
 
 /* ---- events of a record's former owner, in another context ---- */
-
-/* One that is not over, and nothing is pending. */
-static struct stream *leave_an_event(void)
-{
-    let_events_be_wanted(one, other, MIB);
-    CUdeviceptr block = leave_pending(one, MIB);
-    cr_assert_eq(take_on(one, MIB), block);
-    free_on(other, block);
-    synchronise_stream(other);
-    pool_trim(pool);
-    cr_assert_not_null(stream_called(one)->oldest);
-    return stream_called(one);
-}
 
 static struct stream *begin_in_another_context(void)
 {
@@ -272,45 +332,28 @@ static struct stream *begin_in_another_context(void)
     return stream_find(pool, fake_stream(), true).stream;
 }
 
-Test(stream_order, events_end_with_their_context)
+/* Its stamps are another context's, too: whatever was done there says nothing here. */
+Test(stream_order, events_and_stamps_end_with_their_context)
 {
     start_streams();
-    struct stream *stream = leave_an_event();
+    for (int i = 0; i < 20; i++) {
+        leave_pending(one, MIB);
+        synchronise_stream(one);
+    }
+    let_memory_be_short(true);
+    CUdeviceptr block = leave_pending(one, 64 * MIB);
+    let_memory_be_short(false);
+    cr_assert_eq(take_on(one, 64 * MIB), block);
+    struct stream *stream = stream_called(one);
+    cr_assert_not_null(stream->events);
+    free_on(other, block);
+    synchronise_stream(one);
+    synchronise_stream(other);
+    pool_trim(pool);
     unsigned destroyed = fake_calls(FAKE_EVENT_DESTROY);
     cr_assert_eq(begin_in_another_context(), stream);
-    cr_assert_null(stream->oldest);
+    cr_assert_null(stream->events);
     cr_assert_null(stream->spare);
     cr_assert_gt(fake_calls(FAKE_EVENT_DESTROY), destroyed);
-}
-
-static CUresult (*ask_fake)(CUevent);
-static struct stream *begun;
-
-static CUresult ask_as_the_stream_ends(CUevent event)
-{
-    driver->cuEventQuery = ask_fake;
-    begun = begin_in_another_context();
-    fake_set_current(context);
-    return ask_fake(event);
-}
-
-/* An event of another context cannot be recorded on the stream. */
-Test(stream_order, nor_does_one_that_was_being_asked_about_serve_again)
-{
-    start_streams();
-    struct stream *stream = leave_an_event();
-    CUcontext theirs;
-    ask_fake = driver->cuEventQuery;
-    driver->cuEventQuery = ask_as_the_stream_ends;
-    own_events_query(pool, stream, stream->oldest->stamp);
-    cr_assert_eq(begun, stream);
-    cr_assert_not_null(stream->spare);
-    cr_assert_neq(stream->spare->context, stream->context);
-    theirs = stream->context->handle;
-    fake_set_current(theirs);
-    unsigned created = fake_calls(FAKE_EVENT_CREATE), destroyed = fake_calls(FAKE_EVENT_DESTROY);
-    leave_pending(stream->handle, 64 * MIB);
-    cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), created + 1);
-    cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY), destroyed + 1);
-    cr_assert_eq(stream->newest->context, stream->context);
+    cr_assert_eq(stream_done(stream), 0);
 }

@@ -393,6 +393,23 @@ Test(stream_parts, a_new_stream_gets_nothing_that_is_not_over)
     cr_assert_neq(second, 0);
 }
 
+/* Its stamps are epochs of the stream's context. */
+Test(stream_parts, a_record_with_spare_memory_serves_no_other_contexts_stream)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    free_on(one, first);
+    synchronise_stream(one);
+    struct stream *record = stream_called(one);
+    destroy_stream(one);
+    another_context(0);
+    CUstream next = fake_stream();
+    take_on(next, 3 * MIB);
+    cr_assert_neq(stream_called(next), record);
+    cr_assert_neq(second, 0);
+    fake_set_current(context);
+}
+
 Test(stream_parts, of_a_pool_that_ends_segments_go_as_they_are_whole)
 {
     start_streams();
@@ -565,7 +582,7 @@ Test(stream_parts, freed_plainly_with_no_event_it_is_pending_until_there_is_one)
 {
     start_streams();
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
-    fake_fail(FAKE_RECORD, CUDA_ERROR_UNKNOWN, 1);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 1);
     cr_assert_eq(pool_free(pool, first), CUDA_SUCCESS);
     cr_assert_eq(pool_device_bytes(pool, 0).pending, 3 * MIB);
     fake_finish(context);

@@ -227,6 +227,22 @@ Test(stream_release, and_go_where_there_are_no_others)
     cr_assert_eq(bytes_of(one).pending, 0);
 }
 
+/* The event does not come after that free. */
+Test(stream_release, what_was_freed_after_the_last_event_stays)
+{
+    start_streams();
+    free_on(other, take_on(other, 4096));
+    let_memory_be_short(true);
+    fill_stream(one, 1, MIB);
+    let_memory_be_short(false);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    fill_stream(one, 1, 2 * MIB);
+    cr_assert_eq(fake_stream_calls().records, 1);
+    fake_stream_refuse_memory(2); /* also behind what the stream itself has left */
+    take_on(other, 2 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 2 * MIB);
+}
+
 /* An event that stands for more than the free is only asked about. */
 Test(stream_release, what_others_left_goes_behind_no_later_work)
 {
@@ -236,25 +252,25 @@ Test(stream_release, what_others_left_goes_behind_no_later_work)
     start_streams();
     fill_stream(one, 4, 2 * MIB);
     fake_launch(context);
-    own_events_capture_comes(pool);
+    stream_pending_capture_comes(pool);
     fill_stream(other, 40, 4 * MIB);
     take_on(fake_stream(), 174 * MIB);
     cr_assert_eq(bytes_of(one).pending, 8 * MIB);
     cr_assert_lt(bytes_of(other).pending, 160 * MIB);
 }
 
-Test(stream_release, as_memory_runs_short_what_is_pending_gets_events)
+Test(stream_release, as_memory_runs_short_what_is_pending_gets_fences)
 {
     start_streams();
     fill_stream(one, 1, MIB);
-    cr_assert_eq(fake_stream_calls().records, 0);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 0);
     take_on(other, 40 * GIB);
-    cr_assert_eq(fake_stream_calls().records, 1);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 1);
     fill_stream(one, 2, MIB);
     take_on(other, GIB);
-    cr_assert_eq(fake_stream_calls().records, 1);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 1);
     take_on(other, 12 * GIB);
-    cr_assert_eq(fake_stream_calls().records, 2);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 2);
 }
 
 /* Others order it: in its own order, where a free of ours would be counted as a mistake, nothing
@@ -498,7 +514,7 @@ Test(stream_release, a_plain_free_whose_context_has_ended_is_the_drivers)
     start_streams();
     CUdeviceptr block = take_on(one, MIB);
     struct context *gone = context_find(pool, context);
-    struct own_event event = {.context = gone, .generation = context_generation(gone) + 2};
+    struct fence_event event = {.context = gone, .generation = context_generation(gone) + 2};
     unsigned frees = fake_calls(FAKE_MEM_FREE_ASYNC);
     cr_assert_not(stream_release_one_behind(pool, &event, block));
     cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), frees);
@@ -587,12 +603,13 @@ static CUresult flags_of_all_but_other(CUstream stream, unsigned int *flags)
     return CUDA_SUCCESS;
 }
 
-/* Nobody can name it any more, and no event of its own tells when it is over. */
+/* Nobody can name it any more: it ended inside a call of ours. */
 static CUdeviceptr leave_unnamed(CUstream stream)
 {
     CUdeviceptr block = leave_pending(stream, MIB);
-    fake_stream_fail_records(1);
+    driver_calls.depth++;
     pool_stream_ending(pool, stream);
+    driver_calls.depth--;
     return block;
 }
 
@@ -690,13 +707,15 @@ Test(stream_release, or_for_nothing_where_streams_can_be_named)
 
 static CUresult finish_one_soon(CUevent event)
 {
-    if (++asked == 3)
+    if (++asked == 3) {
         fake_stream_is_done(one);
+        fake_stream_is_done(other);
+    }
     return ask_fake(event);
 }
 
-/* No event can be recorded then; the one that the stream left when it ended tells. */
-Test(stream_release, while_a_capture_goes_on_the_end_waits_for_the_events_there_are)
+/* No fence can be recorded then; the one that the stream left when it ended tells. */
+Test(stream_release, while_a_capture_goes_on_the_end_waits_for_the_fences_there_are)
 {
     ask_fake = driver->cuEventQuery;
     driver->cuEventQuery = finish_one_soon;
