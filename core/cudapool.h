@@ -65,9 +65,9 @@ int cudapool_reset_peaks(int device);
  * does not know the stream. */
 int cudapool_get_stream_bytes(void *stream, struct cudapool_bytes *bytes);
 
-/* Waits for every stream that has pending frees, so that all streams can reuse the freed memory.
- * Like any synchronise, the wait is for all of a stream's work so far. Returns the number of
- * streams that were waited for; the others keep their pending memory. */
+/* Waits, for ten seconds at most, for the work so far of every context with pending frees in a
+ * stream's order, so that all streams can reuse the freed memory. Returns the number of streams
+ * whose frees are not pending any more; the others keep their pending memory. */
 unsigned cudapool_reap(void);
 
 /* Returns the generation of the stream-ordered allocation that begins at this address. Each time

@@ -42,6 +42,7 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     fence->own_generation = context_generation(context);
     fence->epoch = epoch_advance(epochs);
     fence->waitable = waitable;
+    fence->in_order = false;
     fence->over = false;
     fence->users = 0;
     fence->next = NULL;
@@ -94,7 +95,8 @@ static enum record_result record_own_event(struct pool *pool, struct context *co
     fence->own.done = false;
     *error = pool->driver->cuCtxRecordEvent(context->handle, fence->own.event);
     enum record_result result = epoch_judge_record(pool, *error);
-    return result == RECORDED ? rounds_note_fence(pool, !fence->waitable, error) : result;
+    return result == RECORDED ? rounds_note_fence(pool, !fence->waitable && !fence->in_order, error)
+                              : result;
 }
 
 static enum record_result record_fence(struct pool *pool, struct context *context,

@@ -59,6 +59,7 @@ uint64_t epoch_close_in_order(struct pool *pool, struct context *context, bool w
     context_unlock(context);
     if (!fence)
         return 0;
+    fence->in_order = true;
     uint64_t epoch = fence->epoch;
     struct epoch_recorded recorded = epoch_record_and_lock(pool, context, fence, false);
     bool fenced = !epoch_lacks_a_fence(epochs, epoch, false);

@@ -41,6 +41,7 @@ struct fence {
     uint64_t own_generation; /* of its own context when its epoch was closed */
     uint64_t epoch;          /* once completed, everything stamped up to here is clean */
     bool waitable;           /* recorded inside the program's own free or synchronise */
+    bool in_order;           /* for frees in a stream's order, which need no round */
     uint64_t recorded_at;    /* when it was recorded: nanoseconds of the monotonic clock */
     bool over;               /* no longer outstanding; spare once users is 0 */
     unsigned users;          /* threads that use it; its event is never recorded again meanwhile */

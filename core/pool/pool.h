@@ -267,8 +267,8 @@ void pool_mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribut
 /* Live, cached and pending bytes of one stream. False: the pool does not know the stream. */
 bool pool_stream_bytes(struct pool *pool, CUstream stream, struct kept_bytes *bytes);
 
-/* Waits, stream by stream, until pending frees have completed, as far as an event was recorded
- * after them. Returns the number of streams that were waited for. */
+/* Waits until pending frees in a stream's order have completed, as far as fences tell, and for ten
+ * seconds at most. Returns the number of streams that have nothing pending any more. */
 unsigned pool_reap(struct pool *pool);
 
 /* Uses of a block that the program announces: see use.h. */

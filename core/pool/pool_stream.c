@@ -395,8 +395,10 @@ unsigned pool_reap(struct pool *pool)
         return 0;
     unsigned before = streams_pending(pool);
     stream_pending_fence_device(pool, NULL);
+    uint64_t give_up_at = monotonic_now() + LAST_RESORT_NANOSECONDS;
     for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        stream_pending_wait_for(pool, c, stream_pending_newest(pool, c), UINT64_MAX);
+        stream_pending_wait_for(pool, c, stream_pending_newest(pool, c), give_up_at);
+    stream_pending_query(pool, NULL);
     unsigned after = streams_pending(pool);
     return before > after ? before - after : 0;
 }

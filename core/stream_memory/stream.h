@@ -92,7 +92,7 @@ struct stream {
 
     /* Events that were recorded in frees: written by stream_events.c. */
     struct stream_event *events; /* outstanding, by ascending stamp */
-    unsigned outstanding;        /* how many those are */
+    unsigned outstanding, taken; /* how many those are, and how many a thread has taken off */
     struct stream_event *spare;
     struct stream_event
         *discarded;              /* to be destroyed without the lock: nobody will use them again */
@@ -176,8 +176,8 @@ static inline bool stream_has_unclean_spare(const struct stream *stream)
     return counter_get(&stream->spare_stamp) > stream_done(stream);
 }
 
-/* Whether anything on the stream seems not to be clean, its events included. No lock needed: the
- * answer may be a moment old. */
+/* Whether anything on the stream seems not to be clean. No lock needed: the answer may be a moment
+ * old. */
 static inline bool stream_seems_unclean(const struct stream *stream)
 {
     return counter_get(&stream->free_bytes) != counter_get(&stream->clean_bytes) ||

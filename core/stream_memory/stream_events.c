@@ -49,6 +49,7 @@ struct stream_event *stream_events_take(struct stream *stream, uint64_t stamp)
     if (event) {
         *link = event->next;
         stream->outstanding--;
+        stream->taken++;
     }
     return event;
 }
@@ -70,7 +71,7 @@ static bool is_of(const struct stream *stream, const struct stream_event *event)
 }
 
 /* Other threads may have published later events meanwhile. */
-void stream_events_put(struct stream *stream, struct stream_event *event)
+static void list(struct stream *stream, struct stream_event *event)
 {
     lock_must_be_held(&stream->lock);
     if (!is_of(stream, event)) {
@@ -84,6 +85,19 @@ void stream_events_put(struct stream *stream, struct stream_event *event)
     *link = event;
     stream->outstanding++;
     retire(stream);
+}
+
+void stream_events_put(struct stream *stream, struct stream_event *event)
+{
+    lock_must_be_held(&stream->lock);
+    stream->taken--;
+    list(stream, event);
+}
+
+bool stream_events_may_tell(struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    return stream_events_newest(stream) != 0 || stream->taken != 0;
 }
 
 void stream_events_take_discarded(struct stream *stream, struct stream_event **chain)
@@ -149,9 +163,10 @@ CUresult stream_events_ask(struct pool *pool, struct stream *stream, uint64_t st
 {
     lock_take(&stream->lock, LOCK_STREAM);
     struct stream_event *event = stream_events_take(stream, stamp);
+    bool taken = stream->taken != 0;
     lock_give(&stream->lock);
     if (!event)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return taken ? CUDA_ERROR_NOT_READY : CUDA_ERROR_INVALID_HANDLE;
     CUresult result = query(pool, event);
     lock_take(&stream->lock, LOCK_STREAM);
     if (result == CUDA_SUCCESS && is_of(stream, event))
@@ -295,7 +310,7 @@ bool stream_event_record(struct pool *pool, struct stream_ref ref, CUstream hand
     event->stamp = recorded ? stamp : 0;
     if (recorded && is_of(stream, event))
         shelf_cover(stream, stamp);
-    stream_events_put(stream, event);
+    list(stream, event);
     lock_give(&stream->lock);
     return recorded;
 }

@@ -43,6 +43,9 @@ struct pool;
 struct stream_event *stream_events_take(struct stream *stream, uint64_t stamp);
 void stream_events_put(struct stream *stream, struct stream_event *event);
 
+/* Whether there is any event, perhaps one that another thread has taken. */
+bool stream_events_may_tell(struct stream *stream);
+
 /* The stamp of the newest event; 0: there is none. */
 uint64_t stream_events_newest(struct stream *stream);
 
@@ -57,7 +60,8 @@ void stream_events_destroy(struct pool *pool, struct stream_event *chain);
 
 /* Asks the driver about the first event with this stamp or a later one, and returns its answer. All
  * work before the stream's frees up to that event's stamp has completed where that is CUDA_SUCCESS.
- * CUDA_ERROR_INVALID_HANDLE: there is no such event. */
+ * CUDA_ERROR_INVALID_HANDLE: there is no such event. CUDA_ERROR_NOT_READY also where another thread
+ * has taken one. */
 CUresult stream_events_ask(struct pool *pool, struct stream *stream, uint64_t stamp);
 
 /* Asks about all events of the stream: first about the newest. If it has completed, all have. */

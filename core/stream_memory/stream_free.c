@@ -53,7 +53,7 @@ static bool free_slowly(struct pool *pool, struct stream_block *block, struct st
     stream_done_apply(stream);
     shelf_set_unchecked(stream);
     /* If no event can be recorded, not every free tries again. */
-    if (put.event && stream->covered < stamp)
+    if (put.event && (!stamp || stream->covered < stamp))
         shelf_put_off_check(stream);
     struct context *context = stays ? stream->context : NULL;
     lock_give(&stream->lock);

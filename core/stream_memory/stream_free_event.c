@@ -64,24 +64,28 @@ struct stream_free_event stream_free_event_due(const struct pool *pool, struct s
     return (struct stream_free_event){asked, much, stream->ordered_by_others};
 }
 
-/* The event comes after each free of the closed epoch. A fence has closed that, unless none was
- * due, or none could be had. */
+/* The event comes after each free of the epoch that it closes. */
 static bool record_event(struct pool *pool, struct stream_ref ref, CUstream handle, bool operation,
                          uint64_t *stamp)
 {
-    if (!*stamp)
-        *stamp = epoch_close(ref.stream->context);
-    return stream_event_record(pool, ref, handle, *stamp, operation);
+    uint64_t closed = epoch_close(ref.stream->context);
+    bool recorded = stream_event_record(pool, ref, handle, closed, operation);
+    *stamp = recorded ? closed : 0;
+    return recorded;
 }
 
+/* The fence comes after the operation: it then covers what the operation comes after. */
 bool stream_free_event_record(struct pool *pool, struct stream_ref ref, CUstream handle,
                               struct stream_free_event due, uint64_t *stamp)
 {
     *stamp = 0;
+    bool recorded = due.event && record_event(pool, ref, handle, due.operation, stamp);
+    if (!recorded && due.operation && !stream_mark(pool, ref, handle))
+        return false;
     if (due.fence) {
-        *stamp = epoch_close_in_order(pool, ref.stream->context, false);
+        uint64_t fenced = epoch_close_in_order(pool, ref.stream->context, false);
+        *stamp = *stamp ? *stamp : fenced;
         order_release_request(ref.stream);
     }
-    bool recorded = due.event && record_event(pool, ref, handle, due.operation, stamp);
-    return recorded || !due.operation || stream_mark(pool, ref, handle);
+    return true;
 }

@@ -48,12 +48,21 @@ static uint64_t told_by_wait(const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     uint64_t newest = stream_newest_unclean(stream);
-    if (!stream->ordered_by_others)
-        return newest;
-    /* A free that is under way has closed its epoch already, and may put its operation into the
-     * stream after the wait has begun. Acquire: pairs with stream_block_has_a_place. */
-    bool any = atomic_load_explicit(&stream->detached, memory_order_acquire) != 0;
-    return any ? 0 : smaller_of(newest, stream->marked);
+    return stream->ordered_by_others ? smaller_of(newest, stream->marked) : newest;
+}
+
+/* Called once the epoch of the mark is closed. Where others order the stream, a free that is under
+ * way may have closed that epoch itself, and put its operation into the stream only after the wait
+ * has begun. A free that begins later has a later stamp. */
+static bool still_tells(struct stream_ref ref)
+{
+    struct stream *stream = ref.stream;
+    lock_take(&stream->lock, LOCK_STREAM);
+    /* Acquire: pairs with stream_block_has_a_place. */
+    bool under_way = atomic_load_explicit(&stream->detached, memory_order_acquire) != 0;
+    bool tells = stream_is(ref) && !(stream->ordered_by_others && under_way);
+    lock_give(&stream->lock);
+    return tells;
 }
 
 struct order_mark order_take_mark(struct pool *pool, CUstream handle)
@@ -68,6 +77,8 @@ struct order_mark order_take_mark(struct pool *pool, CUstream handle)
     lock_give(&ref.stream->lock);
     if (mark.stamp)
         epoch_close_before_wait(mark.context, mark.stamp);
+    if (mark.stamp && !still_tells(ref))
+        mark.stamp = 0;
     return mark;
 }
 

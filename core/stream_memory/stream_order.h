@@ -31,8 +31,9 @@
  *
  * The order of such a stream, and a wait for it, tell only of the frees up to the last operation:
  * up to stream.marked. Nearly always these are all frees. The exception is a free that was made
- * before a barrier began to order the stream. An operation serves all frees before it. So a free
- * reads its stamp after its operation was put into the stream.
+ * before a barrier began to order the stream. An operation serves all frees before it. A free
+ * reads its stamp after its operation was put into the stream, unless the operation is an event,
+ * before which it closes the epoch. While such a free is under way, a wait tells nothing.
  *
  * A stream that nobody orders (created with CU_STREAM_NON_BLOCKING, no barriers) needs no
  * operation. Whatever comes before a free on it does so by operations of its own.

@@ -79,7 +79,7 @@ static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
     outcome.done = stays && put(pool, stream, part, stamp_of_part, &outcome);
     stream_done_apply(stream);
     shelf_set_unchecked(stream);
-    if (due.event && stream->covered < stamp)
+    if (due.event && (!stamp || stream->covered < stamp))
         shelf_put_off_check(stream);
     struct context *context = outcome.done && due.event ? stream->context : NULL;
     lock_give(&stream->lock);

@@ -142,7 +142,7 @@ bool stream_pending_capture_is_coming(const struct pool *pool)
 static bool has_events(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    bool has = stream_events_newest(stream) != 0;
+    bool has = stream_events_may_tell(stream);
     lock_give(&stream->lock);
     return has;
 }

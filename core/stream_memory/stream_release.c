@@ -340,7 +340,8 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
     uint64_t released = 0;
     lock_take(&stream->lock, LOCK_STREAM);
     bool may = stream_is(ref) && stream->ordered_by_others;
-    *stamp = may ? stream_events_newest(stream) : 0;
+    /* Another thread may have taken the event with the newest stamp. */
+    *stamp = may && stream_events_may_tell(stream) ? stream->covered : 0;
     lock_give(&stream->lock);
     if (!*stamp || !context_pin(context, context_generation(context)))
         return 0;
