@@ -236,4 +236,3 @@ Test(failing_stream_memory, a_use_that_cannot_be_written_down_is_refused)
     free_on(one, block);
     cr_assert_eq(fake_stream_after(one, other), 1);
 }
-
