@@ -82,8 +82,8 @@ struct epochs {
     struct fence *spare;
     /* Several threads use memory that the fences guard. The kind that counts them writes it. */
     bool shared;
-    /* Set when a fence was due while another thread was recording one. That thread records it
-     * next. */
+    /* Set when a fence was due while another thread was recording one. That thread records it next
+     * if it is in a free. */
     bool owed;
     unsigned failures; /* epochs in a row for which no fence could be recorded */
     /* A thread is between advancing the number and publishing the fence. recording,

@@ -1,5 +1,6 @@
 #include "fence_event.h"
 
+#include "core/driver/calls.h"
 #include "pool_state.h"
 #include "registry.h"
 
@@ -23,6 +24,26 @@ void fence_event_destroy(struct pool *pool, const struct fence_event *e)
     lock_must_be_held(&pool->fence_lock);
     if (context_generation(e->context) == e->generation)
         pool->driver->cuEventDestroy_v2(e->event);
+}
+
+void fence_event_destroy_pinned(struct pool *pool, const struct fence_event *e)
+{
+    if (!e->event || !context_pin(e->context, e->generation))
+        return;
+    enter_driver();
+    pool->driver->cuEventDestroy_v2(e->event);
+    leave_driver();
+    context_unpin(e->context);
+}
+
+CUresult event_query_relaxed(struct pool *pool, CUevent event)
+{
+    enter_driver();
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    CUresult result = pool->driver->cuEventQuery(event);
+    relaxed_mode_end(pool->driver, mode);
+    leave_driver();
+    return result;
 }
 
 CUresult fence_event_query(struct pool *pool, const struct fence_event *e)

@@ -14,6 +14,14 @@ CUresult fence_event_make(struct pool *pool, struct context *context, CUresult n
                           struct fence_event *made);
 void fence_event_destroy(struct pool *pool, const struct fence_event *e);
 
+/* Destroys the event, if there is one, unless its context has ended or may be about to end. Its end
+ * destroys the event then. Pins the context meanwhile. */
+void fence_event_destroy_pinned(struct pool *pool, const struct fence_event *e);
+
+/* No lock held. The driver's answer about an event, also while a capture goes on. The caller keeps
+ * the event's context from its end. */
+CUresult event_query_relaxed(struct pool *pool, CUevent event);
+
 /* No lock held. The work of a dead context counts as completed. */
 CUresult fence_event_query(struct pool *pool, const struct fence_event *e);
 

@@ -107,8 +107,9 @@ static inline void take_stamp(const struct heap *heap, struct cache_bin *bin, ui
         counter_set(&bin->open->stamp, stamp);
 }
 
-/* The thread has read a new number. Whoever advanced the number records a fence after everything
- * that this thread freed before. */
+/* The thread has read a new number. A free of device memory that advanced it records a fence after
+ * everything that this thread freed before, and a synchronise waits for that. A free in a stream's
+ * order or a wait for a stream does neither: then the next fence serves these frees, too. */
 static void note_epoch(struct thread_cache *cache, uint64_t stamp)
 {
     uint64_t before = counter_get(&cache->stamp);

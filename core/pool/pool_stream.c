@@ -200,8 +200,7 @@ bool pool_stream_free(struct pool *pool, CUdeviceptr address, CUresult *result)
 
 bool pool_follows_streams(struct pool *pool)
 {
-    return streams_of(pool) &&
-           atomic_load_explicit(&streams_of(pool)->in_use, memory_order_relaxed);
+    return streams_are_in_use(pool);
 }
 
 /* Nobody can wait for the stream any more. A fence tells when its blocks are clean. An older driver
@@ -224,7 +223,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     if (!stream_is_created(handle))
         return;
     /* In a thread that the driver has called back from a call of the pool's, the stream only loses
-     * its handle. What is pending on the stream waits for the end of its context. */
+     * its handle. What is pending on the stream waits for a later fence of its context. */
     if (driver_calls.depth) {
         streams_end_handle(pool, handle);
         return;
@@ -232,8 +231,7 @@ void pool_stream_ending(struct pool *pool, CUstream handle)
     struct stream_ref ref = stream_find_beside_captures(pool, handle, false);
     if (!ref.stream) {
         /* The stream may be known all the same. Perhaps the thread has no context, or a capture has
-         * the stream. What is pending on the stream waits for the end of its context, or for a
-         * synchronise. */
+         * the stream. What is pending on the stream waits for a later fence of its context. */
         streams_end_handle(pool, handle);
         return;
     }

@@ -80,8 +80,9 @@ struct stream {
      * stream's context. */
     _Atomic uint64_t done; /* all work before the frees stamped up to here has completed. Not
                               lowered while the record serves streams of one context. Written under
-                              the lock by stream_order.c. Relaxed: whoever acts on it reads it under
-                              the lock */
+                              the lock by stream_done.c and, where another context's stream begins
+                              to use the record, by stream_table.c. Relaxed: whoever acts on it
+                              reads it under the lock */
     uint64_t marked;       /* each free with a stamp up to here has an operation ordered after it in
                               the stream */
     _Atomic unsigned fences_requested; /* so many of the next frees record a fence, because another

@@ -16,8 +16,7 @@ void stream_done_raise(struct stream *stream, uint64_t stamp)
 void stream_done_apply(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    if (stream->context)
-        stream_done_raise(stream, epoch_own_clean(&stream->context->epochs));
+    stream_done_raise(stream, epoch_own_clean(&stream->context->epochs));
 }
 
 uint64_t stream_newest_unclean(const struct stream *stream)

@@ -3,6 +3,7 @@
 #include "core/base/clock.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/epoch.h"
+#include "core/contexts/fence_event.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
@@ -82,16 +83,6 @@ static bool record_legacy(struct pool *pool, struct context *context, CUevent *e
     return recorded;
 }
 
-static CUresult ask(struct pool *pool, CUevent event)
-{
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-    CUresult result = pool->driver->cuEventQuery(event);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
-    return result;
-}
-
 static void note_blocking_are_done(struct pool *pool, const struct context *context, uint64_t stamp)
 {
     for (unsigned i = 0; i < stream_count(streams_of(pool)); i++) {
@@ -116,7 +107,7 @@ static void wait_for_blocking(struct pool *pool, struct context *context)
     if (!recorded)
         return;
     CUresult result;
-    while ((result = ask(pool, event)) == CUDA_ERROR_NOT_READY &&
+    while ((result = event_query_relaxed(pool, event)) == CUDA_ERROR_NOT_READY &&
            monotonic_now() - started < CONTEXT_END_WAIT_NANOSECONDS)
         patient_nap(started);
     if (result == CUDA_SUCCESS)

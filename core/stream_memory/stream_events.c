@@ -114,14 +114,8 @@ void stream_events_take_discarded(struct stream *stream, struct stream_event **c
 void stream_events_destroy(struct pool *pool, struct stream_event *events)
 {
     for (struct stream_event *next; events; events = next) {
-        const struct fence_event *at = &events->recorded;
         next = events->next;
-        if (at->event && context_pin(at->context, at->generation)) {
-            enter_driver();
-            pool->driver->cuEventDestroy_v2(at->event);
-            leave_driver();
-            context_unpin(at->context);
-        }
+        fence_event_destroy_pinned(pool, &events->recorded);
         free(events);
     }
 }

@@ -4,6 +4,7 @@
 #include "core/base/numbers.h"
 #include "core/contexts/device.h"
 #include "core/contexts/epoch.h"
+#include "core/contexts/fence_event.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
@@ -239,16 +240,6 @@ bool stream_free_behind_all(struct pool *pool, struct stream_block *block,
     return kept;
 }
 
-static void drop_behind(struct pool *pool, const struct fence_event *behind)
-{
-    if (!behind->event || !context_pin(behind->context, behind->generation))
-        return;
-    enter_driver();
-    pool->driver->cuEventDestroy_v2(behind->event);
-    leave_driver();
-    context_unpin(behind->context);
-}
-
 CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part)
 {
     struct fence_event behind;
@@ -324,7 +315,7 @@ static CUresult free_by(struct pool *pool, struct stream_block *block, stream_re
                         const struct fence_event *behind)
 {
     CUresult result = stream_free_by_driver(pool, block, release, behind);
-    drop_behind(pool, behind);
+    fence_event_destroy_pinned(pool, behind);
     return result;
 }
 

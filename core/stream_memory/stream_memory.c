@@ -78,13 +78,12 @@ static void ended(struct pool *pool, struct context *context)
 
 static bool pends_in_order(struct pool *pool)
 {
-    struct streams *streams = streams_of(pool);
-    return streams && atomic_load_explicit(&streams->in_use, memory_order_relaxed);
+    return streams_are_in_use(pool);
 }
 
 static void synchronised(struct pool *pool, struct context *context)
 {
-    if (pends_in_order(pool))
+    if (streams_are_in_use(pool))
         stream_pending_apply(pool, context);
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/base/clock.h"
 #include "core/contexts/device.h"
+#include "core/contexts/fence_event.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
@@ -88,15 +89,9 @@ void stream_merge_part(struct pool *pool, struct stream_block *part)
 
 /* ---- waiting for an event ---- */
 
-/* The driver's event ends with its context. */
 static void destroy_event(struct pool *pool, struct fence_event *event)
 {
-    if (event->event && context_pin(event->context, event->generation)) {
-        enter_driver();
-        pool->driver->cuEventDestroy_v2(event->event);
-        leave_driver();
-        context_unpin(event->context);
-    }
+    fence_event_destroy_pinned(pool, event);
     free(event);
 }
 
@@ -132,13 +127,8 @@ static bool is_over(struct pool *pool, const struct fence_event *event,
     if (!pinned && context_generation(event->context) != event->generation)
         return true;
     CUresult result = CUDA_ERROR_NOT_READY;
-    if (event->event && (pinned || event->context == ending)) {
-        enter_driver();
-        struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
-        result = pool->driver->cuEventQuery(event->event);
-        relaxed_mode_end(pool->driver, mode);
-        leave_driver();
-    }
+    if (event->event && (pinned || event->context == ending))
+        result = event_query_relaxed(pool, event->event);
     if (pinned)
         context_unpin(event->context);
     return result == CUDA_SUCCESS;

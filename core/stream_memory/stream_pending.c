@@ -178,7 +178,7 @@ void stream_pending_wait_until(struct pool *pool, const struct device *device, u
     thread_state.waited_ns += monotonic_now() - started;
 }
 
-bool stream_pending_wait_for(struct pool *pool, struct context *context, uint64_t stamp,
+void stream_pending_wait_for(struct pool *pool, struct context *context, uint64_t stamp,
                              uint64_t give_up_at)
 {
     uint64_t started = monotonic_now();
@@ -189,7 +189,6 @@ bool stream_pending_wait_for(struct pool *pool, struct context *context, uint64_
         epoch_ask_all_in_order(pool, context);
         patient_nap(started);
     }
-    return epoch_own_clean(epochs) >= stamp;
 }
 
 /* ---- one event for all of a context's work ---- */

@@ -56,9 +56,8 @@ bool stream_pending_capture_is_coming(const struct pool *pool);
 void stream_pending_wait_until(struct pool *pool, const struct device *device, uint64_t give_up_at);
 
 /* Waits until everything up to the stamp has completed in the context. Stops early once no fence
- * can show it, when the context may be ending, or when the monotonic clock reaches give_up_at.
- * Returns whether everything has completed. */
-bool stream_pending_wait_for(struct pool *pool, struct context *context, uint64_t stamp,
+ * can show it, when the context may be ending, or when the monotonic clock reaches give_up_at. */
+void stream_pending_wait_for(struct pool *pool, struct context *context, uint64_t stamp,
                              uint64_t give_up_at);
 
 /* ---- one event for all of a context's work ---- */

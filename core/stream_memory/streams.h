@@ -114,6 +114,13 @@ static inline struct streams *streams_of(const struct pool *pool)
     return pool->of_kind[KIND_STREAM_ORDERED];
 }
 
+/* Whether memory is handed out, or about to be. No lock needed. */
+static inline bool streams_are_in_use(const struct pool *pool)
+{
+    const struct streams *streams = streams_of(pool);
+    return streams && atomic_load_explicit(&streams->in_use, memory_order_relaxed);
+}
+
 /* The state of one device. Atomics are relaxed where nothing else is said: they order nothing. */
 struct stream_device {
     struct size_classes classes;
