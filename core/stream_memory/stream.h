@@ -63,7 +63,8 @@ struct stream {
     uint64_t id;     /* equals the id in the list; 0: the record serves no stream */
     unsigned index;  /* in the list */
     CUstream handle; /* of a created stream; otherwise CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
-    uint64_t thread; /* the thread whose CU_STREAM_PER_THREAD it is; 0 for other streams */
+    uint64_t thread; /* the thread whose CU_STREAM_PER_THREAD it is; 0 for other streams;
+                        PLAIN_FREES_THREAD for what the program has freed by cuMemFree */
     bool ordered_by_others; /* work of other streams may come before a free on it although no
                                operation in this stream shows that: see stream_order.h */
     bool own_order;         /* its own order alone allows reuse of a block: !ordered_by_others &&
@@ -150,6 +151,11 @@ struct stream {
                                           on the monotonic clock */
     unsigned seen_frees_left;          /* frees_until_look then */
 };
+
+/* No thread has this id. The record stands for all of its context's streams:
+ * streams_of_plain_frees.
+ */
+#define PLAIN_FREES_THREAD UINT64_MAX
 
 /* A stream that was found without its lock. Under the lock, stream_is tells whether the record
  * still serves it. */

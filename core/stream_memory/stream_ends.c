@@ -83,12 +83,20 @@ static bool record_legacy(struct pool *pool, struct context *context, CUevent *e
     return recorded;
 }
 
+/* The legacy stream comes after blocking streams' work alone, and plain frees after all streams'.
+ */
+static bool comes_before_legacy(const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    return stream->ordered_by_others && stream->thread != PLAIN_FREES_THREAD;
+}
+
 static void note_blocking_are_done(struct pool *pool, const struct context *context, uint64_t stamp)
 {
     for (unsigned i = 0; i < stream_count(streams_of(pool)); i++) {
         struct stream *stream = stream_at(streams_of(pool), i);
         lock_take(&stream->lock, LOCK_STREAM);
-        if (stream->context == context && stream->ordered_by_others)
+        if (stream->context == context && comes_before_legacy(stream))
             stream_done_raise(stream, stamp);
         lock_give(&stream->lock);
     }

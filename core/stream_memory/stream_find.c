@@ -72,9 +72,6 @@ static struct stream_ref make_known(struct pool *pool, uint64_t id, const struct
     return ref;
 }
 
-/* No thread has this id. */
-#define PLAIN_FREES_THREAD UINT64_MAX
-
 /* A number that no stream of the driver's has: of the context's record, and of its present life. */
 static uint64_t number_of_plain_frees(struct context *context)
 {

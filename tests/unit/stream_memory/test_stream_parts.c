@@ -410,6 +410,22 @@ Test(stream_parts, a_record_with_spare_memory_serves_no_other_contexts_stream)
     fake_set_current(context);
 }
 
+/* The end waits for the blocking streams, and this one is none. */
+Test(stream_parts, freed_plainly_it_is_not_over_with_the_blocking_streams)
+{
+    driver->cuCtxRecordEvent = NULL;
+    start_streams();
+    CUdeviceptr block = take_on(one, 3 * MIB);
+    fake_stream_works(one);
+    cr_assert_eq(pool_free(pool, block), CUDA_SUCCESS);
+    uint64_t used = fake_bytes_used(0);
+    struct ending state = pool_context_ending(pool, context);
+    cr_assert_eq(fake_bytes_used(0), used);
+    fake_end_context(context);
+    pool_context_ended(pool, state, CONTEXT_DIED);
+    cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
+}
+
 Test(stream_parts, of_a_pool_that_ends_segments_go_as_they_are_whole)
 {
     start_streams();
