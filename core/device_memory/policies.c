@@ -20,6 +20,10 @@
  * is what the device has left, plus clean bytes. */
 #define MISSED_SHARE 8u
 
+/* Up to so many requests of the largest size in a row find the memory that they would find without
+ * the pool, if pending bytes are part of it. */
+#define MISSED_REQUESTS 4u
+
 /* A new block is taken to cost at least this many nanoseconds. */
 #define LEAST_COST_OF_GROWTH 10000
 
@@ -242,15 +246,18 @@ bool policy_others_work_may_count(struct pool *pool)
     return atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
 }
 
-/* Whether an allocation might need the pending bytes, given the room that is left without them.
- * Clean bytes count as room. True if the pending bytes exceed room / MISSED_SHARE. Also true if
- * room - pending < largest_request <= room + pending: that request fits with the pending bytes, and
- * might not fit without them. */
+/* Whether allocations might need the pending bytes, given the room that is left without them.
+ * Clean bytes count as room. True if the pending bytes exceed room / MISSED_SHARE. Also true if,
+ * for an n <= MISSED_REQUESTS, room - pending < n * largest_request <= room + pending: n such
+ * requests fit with the pending bytes, and might not fit without them. */
 static bool is_missed(const struct context *context, uint64_t pending, uint64_t room)
 {
     uint64_t largest = counter_get(&context->device->largest_request);
     room += counter_get(&heap_of(context)->clean_bytes);
-    return room < MISSED_SHARE * pending || (room < pending + largest && largest <= room + pending);
+    if (room < MISSED_SHARE * pending)
+        return true;
+    uint64_t fit = largest ? (room - pending) / largest : MISSED_REQUESTS;
+    return fit < MISSED_REQUESTS && (fit + 1) * largest <= room + pending;
 }
 
 bool policy_pending_is_missed(struct context *context, uint64_t room)
@@ -266,7 +273,8 @@ bool policy_memory_is_missed(const struct context *context, uint64_t more, uint6
     const struct device *device = context->device;
     uint64_t most = counter_get(&heap_of(context)->pending_bytes) + device->growth_budget +
                     CACHES_LEAST_BYTES + more;
-    return room < MISSED_SHARE * most || room < most + counter_get(&device->largest_request);
+    return room < MISSED_SHARE * most ||
+           room < most + MISSED_REQUESTS * counter_get(&device->largest_request);
 }
 
 /* ---- what a miss has shown ---- */

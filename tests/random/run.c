@@ -1385,6 +1385,7 @@ static void step_mempool(const struct step *step)
                                  .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
     CUmemoryPool memory_pool;
     bool chosen = step->c & 4 && !run->profile->free, keep = step->d & 8;
+    bool other_is_in_use = run->current_pool_is_in_use;
     int off = 0;
     if (stream.context == CONTEXTS || step->x > 8u << 20 ||
         CALL(cuMemPoolCreate, (&memory_pool, &properties),
@@ -1398,8 +1399,10 @@ static void step_mempool(const struct step *step)
         choose_threshold(memory_pool, (cuuint64_t)step->y << 10);
     if (step->c & 16)
         open_to_all(memory_pool);
-    if (chosen)
+    if (chosen) {
         CALL(cuDeviceSetMemPool, (device, memory_pool), "(%d, memory_pool)", device);
+        run->current_pool_is_in_use = false;
+    }
     for (unsigned int i = 0; i <= step->d % 4u; i++) {
         if (!allocate_async(buffer, step->x, &stream, chosen ? NULL : memory_pool))
             break;
@@ -1415,6 +1418,7 @@ static void step_mempool(const struct step *step)
     if (step->d & 16)
         CALL(cuMemPoolTrimTo, (memory_pool, 0), "(memory_pool, 0)");
     CALL(cuMemPoolDestroy, (memory_pool), "(memory_pool)");
+    run->current_pool_is_in_use = other_is_in_use;
 }
 
 static void step_memory_info(const struct step *step)

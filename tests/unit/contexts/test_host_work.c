@@ -876,6 +876,20 @@ Test(host_work, where_memory_is_short_a_free_waits_for_what_would_be_missed)
     allocate(12 * GIB);
 }
 
+/* 10 GiB are left: two requests of 5 GiB fit if what is pending is counted, and might not without. */
+Test(host_work, where_memory_is_short_a_free_waits_for_what_several_requests_would_miss)
+{
+    set_up_on(16 * GIB);
+    start();
+    allocate(5 * GIB);
+    allocate(512 * MIB);
+    CUdeviceptr block = allocate(512 * MIB);
+    fake_launch(context);
+    fake_during(FAKE_EVENT_QUERY, finish_the_work, NULL);
+    release(block);
+    cr_assert_eq(pending_bytes(), 0);
+}
+
 Test(host_work, what_other_contexts_keep_pending_goes_to_the_driver_where_memory_is_short)
 {
     set_up_on(16 * GIB);
