@@ -461,7 +461,7 @@ $(PROGRAMS): $(BUILD)/%: %.c $(SIM) tests/kernels.ptx Makefile | dependencies
 	$(Q)$(COMPILE) $(TEST_FLAGS) $< -o $@ $(LDFLAGS) -Wl,--as-needed $(SIM) -ldl
 
 # Their clock is the simulated driver's, so that the same build takes the same instructions each time.
-COUNTED := $(BUILD)/tests/bench/hit_pair $(BUILD)/tests/bench/miss
+COUNTED := $(addprefix $(BUILD)/tests/bench/,hit_pair miss visits)
 $(COUNTED): LDFLAGS += -rdynamic $(BUILD)/obj/tests/random/virtual_time.o
 $(COUNTED): $(BUILD)/obj/tests/random/virtual_time.o
 

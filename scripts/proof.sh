@@ -26,6 +26,7 @@ add tests make test
 add layers make layers
 add lint scripts/lint.sh
 add instructions scripts/instructions_per_pair.sh
+add visits scripts/functions_visited.sh
 add demo make demo
 add installed packaging/test_install.sh
 add page page_in_a_browser
