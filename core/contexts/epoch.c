@@ -41,6 +41,8 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     epochs->recording_for_free = waitable;
     fence->own_generation = context_generation(context);
     fence->epoch = epoch_advance(epochs);
+    if (waitable)
+        atomic_store_explicit(&epochs->closed_in_free, fence->epoch, memory_order_relaxed);
     fence->waitable = waitable;
     fence->in_order = false;
     fence->over = false;
@@ -80,10 +82,8 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
 static bool something_is_dying(struct pool *pool, const struct context *own)
 {
     lock_must_be_held(&pool->fence_lock);
-    bool dying = atomic_load(&own->dying);
-    if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
-        dying = contexts_are_dying(pool);
-    return dying;
+    bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
+    return several ? contexts_are_dying(pool) : atomic_load(&own->dying);
 }
 
 /* The round that the fence needs begins after the fence's own event was recorded. */

@@ -244,7 +244,7 @@ CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct
         bool again =
             epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0 && !recorded.unusable;
         fence = again ? epoch_begin_close(context, true) : NULL;
-        epochs->owed = !fence && epochs->owed && epochs->recording;
+        epochs->owed = !fence && epochs->owed && epoch_is_recorded_in_free(epochs);
         context_unlock(context);
         result = epoch_settle_record(pool, context, &recorded);
     }

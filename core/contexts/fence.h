@@ -66,6 +66,10 @@ struct epochs {
     /* Everything stamped up to here has a waitable fence. Written under the lock. Relaxed: it only
      * says what is worth asking about. */
     _Atomic uint64_t fenced;
+    /* The newest epoch that a free of the program's closed, to record a waitable fence:
+     * closed_in_free < current. Written under the lock. Relaxed: it only says when a thread counts
+     * its frees anew. */
+    _Atomic uint64_t closed_in_free;
     char after[64];
     /* A thread that waits without the lock is about to query a fence, so that one waiter asks for
      * all. Acquire and release, though it guards nothing. */
@@ -82,8 +86,7 @@ struct epochs {
     struct fence *spare;
     /* Several threads use memory that the fences guard. The kind that counts them writes it. */
     bool shared;
-    /* Set when a fence was due while another thread was recording one. That thread records it next
-     * if it is in a free. */
+    /* Set when a fence was due while another free was recording one. That free records it next. */
     bool owed;
     unsigned failures; /* epochs in a row for which no fence could be recorded */
     /* A thread is between advancing the number and publishing the fence. recording,
@@ -146,6 +149,15 @@ static inline bool epoch_is_asked_about(const struct epochs *epochs)
            atomic_load_explicit(&epochs->recording, memory_order_relaxed);
 }
 
+/* Whether a thread is recording a fence in a free or synchronise of the program's own. That thread
+ * also records what is owed. */
+static inline bool epoch_is_recorded_in_free(const struct epochs *epochs)
+{
+    lock_of_rank_must_be_held(LOCK_CONTEXT);
+    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) &&
+           atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed);
+}
+
 /* No lock needed. Whether a thread records a fence, or is about to close an epoch. */
 static inline bool epoch_fence_is_near(const struct epochs *epochs)
 {
@@ -153,13 +165,12 @@ static inline bool epoch_fence_is_near(const struct epochs *epochs)
            atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
 }
 
-/* No lock needed. Whether another thread's free or synchronise has closed the epoch of this stamp,
- * which the calling thread has read before. That fence serves the caller's frees too, and the
- * caller's next free begins a new count. */
+/* No lock needed. Whether a free has closed the epoch of this stamp, or all of it is clean. The
+ * fence then serves every free of that epoch, and a thread's next free begins a new count. */
 static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
 {
-    return epoch_current(epochs) != stamp &&
-           atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed);
+    return atomic_load_explicit(&epochs->closed_in_free, memory_order_relaxed) >= stamp ||
+           epoch_clean(epochs) >= stamp;
 }
 
 /* A call that is out of memory does not wait for blocks stamped up to this epoch. An earlier call

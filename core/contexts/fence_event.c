@@ -7,7 +7,7 @@
 CUresult fence_event_make(struct pool *pool, struct context *context, CUresult no_entry,
                           struct fence_event *made)
 {
-    lock_must_be_held(&pool->fence_lock);
+    uint64_t generation = context_generation(context);
     CUevent event;
     bool pushed;
     if (!context_push(pool, context, &pushed))
@@ -15,7 +15,7 @@ CUresult fence_event_make(struct pool *pool, struct context *context, CUresult n
     CUresult result = pool->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
     context_pop(pool, pushed);
     if (result == CUDA_SUCCESS)
-        *made = (struct fence_event){context, context_generation(context), event, false};
+        *made = (struct fence_event){context, generation, event, false};
     return result;
 }
 

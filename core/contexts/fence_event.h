@@ -8,8 +8,8 @@
 
 struct pool;
 
-/* Fence lock held for both functions. no_entry: the result where the context cannot be made
- * current. */
+/* fence_event_make creates an event in the context, which becomes current for that time. no_entry:
+ * the result where it cannot be made current. Fence lock held for fence_event_destroy. */
 CUresult fence_event_make(struct pool *pool, struct context *context, CUresult no_entry,
                           struct fence_event *made);
 void fence_event_destroy(struct pool *pool, const struct fence_event *e);

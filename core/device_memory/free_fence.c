@@ -31,8 +31,8 @@ struct fence *heap_begin_fence(struct context *context, bool waitable)
         heap_of(context)->frees_since_fence = 0;
         heap_of(context)->bytes_since_fence = 0;
     }
-    /* The thread that is recording another fence records this one next. */
-    context->epochs.owed = !fence && context->epochs.recording;
+    /* The free that is recording another fence records this one next. */
+    context->epochs.owed = !fence && epoch_is_recorded_in_free(&context->epochs);
     return fence;
 }
 
@@ -266,7 +266,8 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
         fence = i < 3 && good ? fence_again_if_due(context, waitable) : NULL;
         /* An allocation that waits sets `owed` again while a fence is being recorded. The flag
          * stays set only if another thread has begun to record, and that thread then answers it. */
-        context->epochs.owed = context->epochs.owed && context->epochs.recording;
+        context->epochs.owed =
+            context->epochs.owed && epoch_is_recorded_in_free(&context->epochs);
         if (!fence)
             ask_about_unkept(pool, context);
         if (!fence)

@@ -107,9 +107,9 @@ static inline void take_stamp(const struct heap *heap, struct cache_bin *bin, ui
         counter_set(&bin->open->stamp, stamp);
 }
 
-/* The thread has read a new number. A free of device memory that advanced it records a fence after
- * everything that this thread freed before, and a synchronise waits for that. A free in a stream's
- * order or a wait for a stream does neither: then the next fence serves these frees, too. */
+/* The thread has read a new number. If a free or a synchronise advanced it, what this thread freed
+ * before has a fence, or is clean. A free in a stream's order and a wait for a stream leave it
+ * without a fence, so the thread goes on counting. */
 static void note_epoch(struct thread_cache *cache, uint64_t stamp)
 {
     uint64_t before = counter_get(&cache->stamp);
@@ -122,8 +122,10 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
     counter_set(&cache->freed_bytes_before, counter_get(&cache->freed_bytes));
     counter_set(&cache->stamp, stamp);
     cache_follow_live(cache);
-    cache->frees_left = cache->frees_to_fence;
-    set_bytes_to_fence(cache);
+    if (epoch_is_closed(&context_of_heap(cache->heap)->epochs, before)) {
+        cache->frees_left = cache->frees_to_fence;
+        set_bytes_to_fence(cache);
+    }
     /* The next free takes the slow path, which moves surplus blocks to the heap's lists, or starts
      * the housekeeper. */
     if (thread_cache_bytes(cache) > counter_get(&cache->heap->caches.most_bytes) ||

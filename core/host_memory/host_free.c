@@ -33,7 +33,7 @@ static CUresult close_epoch(struct pool *pool, struct context *context)
     struct epochs *epochs = &context->epochs;
     context_lock(context);
     struct fence *fence = epoch_begin_close(context, true);
-    epochs->owed = !fence && epochs->recording;
+    epochs->owed = !fence && epoch_is_recorded_in_free(epochs);
     context_unlock(context);
     return fence ? epoch_record_in_free(pool, context, fence) : CUDA_SUCCESS;
 }
@@ -48,7 +48,7 @@ static bool others_will_fence(struct context *context, uint64_t stamp)
     if (!epoch_fence_is_near(epochs))
         return false;
     context_lock(context);
-    bool others = epochs->recording && epochs->recording_for_free;
+    bool others = epoch_is_recorded_in_free(epochs);
     epochs->owed |= others && stamp >= epoch_current(epochs);
     context_unlock(context);
     return others;

@@ -12,18 +12,23 @@
 
 /* ---- outstanding events ---- */
 
-static void put_spare(struct stream *stream, struct stream_event *event)
+static void push(struct stream_event **chain, struct stream_event *event)
 {
-    lock_must_be_held(&stream->lock);
-    event->next = stream->spare;
-    stream->spare = event;
+    event->next = *chain;
+    *chain = event;
+}
+
+static struct stream_event *pop(struct stream_event **chain)
+{
+    struct stream_event *event = *chain;
+    *chain = event->next;
+    return event;
 }
 
 static void discard(struct stream *stream, struct stream_event *event)
 {
     lock_must_be_held(&stream->lock);
-    event->next = stream->discarded;
-    stream->discarded = event;
+    push(&stream->discarded, event);
 }
 
 /* Events with stamps that are done are spare. */
@@ -31,10 +36,8 @@ static void retire(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     while (stream->events && stream->events->stamp <= stream_done(stream)) {
-        struct stream_event *event = stream->events;
-        stream->events = event->next;
+        push(&stream->spare, pop(&stream->events));
         stream->outstanding--;
-        put_spare(stream, event);
     }
 }
 
@@ -42,16 +45,14 @@ struct stream_event *stream_events_take(struct stream *stream, uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
     retire(stream);
-    struct stream_event **link = &stream->events, *event;
+    struct stream_event **link = &stream->events;
     while (*link && (*link)->stamp < stamp)
         link = &(*link)->next;
-    event = *link;
-    if (event) {
-        *link = event->next;
-        stream->outstanding--;
-        stream->taken++;
-    }
-    return event;
+    if (!*link)
+        return NULL;
+    stream->outstanding--;
+    stream->taken++;
+    return pop(link);
 }
 
 uint64_t stream_events_newest(struct stream *stream)
@@ -81,8 +82,7 @@ static void list(struct stream *stream, struct stream_event *event)
     struct stream_event **link = &stream->events;
     while (*link && (*link)->stamp < event->stamp)
         link = &(*link)->next;
-    event->next = *link;
-    *link = event;
+    push(link, event);
     stream->outstanding++;
     retire(stream);
 }
@@ -103,12 +103,8 @@ bool stream_events_may_tell(struct stream *stream)
 void stream_events_take_discarded(struct stream *stream, struct stream_event **chain)
 {
     lock_must_be_held(&stream->lock);
-    while (stream->discarded) {
-        struct stream_event *event = stream->discarded;
-        stream->discarded = event->next;
-        event->next = *chain;
-        *chain = event;
-    }
+    while (stream->discarded)
+        push(chain, pop(&stream->discarded));
 }
 
 void stream_events_destroy(struct pool *pool, struct stream_event *events)
@@ -120,24 +116,16 @@ void stream_events_destroy(struct pool *pool, struct stream_event *events)
     }
 }
 
-static void discard_chain(struct stream *stream, struct stream_event **chain)
-{
-    lock_must_be_held(&stream->lock);
-    while (*chain) {
-        struct stream_event *event = *chain;
-        *chain = event->next;
-        discard(stream, event);
-    }
-}
-
 void stream_events_drop_all(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
     if (stream->marker && stream->marker->users == 0)
         discard(stream, stream->marker);
     stream->marker = NULL;
-    discard_chain(stream, &stream->events);
-    discard_chain(stream, &stream->spare);
+    while (stream->events)
+        discard(stream, pop(&stream->events));
+    while (stream->spare)
+        discard(stream, pop(&stream->spare));
     stream->outstanding = 0;
 }
 
@@ -182,24 +170,15 @@ void stream_events_ask_all(struct pool *pool, struct stream *stream)
 
 /* ---- recording ---- */
 
-/* Pushes the stream's context: it is not current if the program names a stream of another context.
- */
 static struct stream_event *make_event(struct pool *pool, struct context *context)
 {
     struct stream_event *event = calloc(1, sizeof *event);
-    bool pushed;
-    if (!event || !context_push(pool, context, &pushed)) {
+    if (event && fence_event_make(pool, context, CUDA_ERROR_INVALID_CONTEXT, &event->recorded) !=
+                     CUDA_SUCCESS) {
         free(event);
-        return NULL;
+        event = NULL;
     }
-    event->recorded.context = context;
-    event->recorded.generation = context_generation(context);
-    CUresult result = pool->driver->cuEventCreate(&event->recorded.event, CU_EVENT_DISABLE_TIMING);
-    context_pop(pool, pushed);
-    if (result == CUDA_SUCCESS)
-        return event;
-    free(event);
-    return NULL;
+    return event;
 }
 
 static CUresult record_on_stream(struct pool *pool, CUevent event, CUstream handle)
@@ -251,17 +230,18 @@ static bool record_event(struct pool *pool, struct context *made_in, struct stre
 static struct stream_event *take_spare(struct stream *stream, bool *make)
 {
     lock_must_be_held(&stream->lock);
-    struct stream_event *event = NULL;
     retire(stream);
-    *make = stream->outstanding < STREAM_EVENTS_MAX;
-    while (*make && (event = stream->spare) != NULL) {
-        stream->spare = event->next;
+    *make = false;
+    if (stream->outstanding >= STREAM_EVENTS_MAX)
+        return NULL;
+    while (stream->spare) {
+        struct stream_event *event = pop(&stream->spare);
         if (is_of(stream, event))
-            break;
+            return event;
         discard(stream, event);
     }
-    *make = *make && !event;
-    return event;
+    *make = true;
+    return NULL;
 }
 
 /* With EVENTS_TO_ASK events outstanding, one of the older ones is asked about before another is

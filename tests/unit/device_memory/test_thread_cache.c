@@ -710,11 +710,44 @@ Test(thread_cache, an_epoch_that_another_thread_has_just_closed_is_not_closed_ag
     cr_expect_eq(own_cache()->frees_left, own_cache()->frees_to_fence - 1);
 }
 
+Test(thread_cache, frees_count_on_where_an_epoch_was_closed_without_a_fence)
+{
+    start();
+    cache_ten(NULL);
+    uint32_t left = own_cache()->frees_left;
+    epoch_close(context_find(pool, context));
+    release(allocate(MIB));
+    cr_expect_eq(own_cache()->frees_left, left - 1);
+}
+
+Test(thread_cache, and_a_free_fences_that_epoch)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    cache_ten(NULL);
+    heap_close_epoch(pool, c);
+    release(allocate(MIB));
+    epoch_close(c);
+    heap_close_epoch(pool, c);
+    cr_expect_eq(fake_calls(FAKE_RECORD), 2);
+}
+
+Test(thread_cache, nobody_owes_a_fence_beside_a_record_that_no_free_makes)
+{
+    start();
+    cache_ten(NULL);
+    atomic_store(&epochs()->recording, true);
+    atomic_store(&epochs()->recording_for_free, false);
+    heap_close_epoch(pool, context_find(pool, context));
+    cr_expect_not(epochs()->owed);
+    atomic_store(&epochs()->recording, false);
+}
+
 Test(thread_cache, a_thread_that_may_have_lost_its_processor_is_not_relied_on_for_long)
 {
     start();
     struct context *c = context_find(pool, context);
-    cache_blocks(1, MIB);
+    allocate_and_release(1, MIB);
     atomic_store(&epochs()->closed_for, true);
     unsigned recorded = fake_calls(FAKE_RECORD);
     cr_assert_eq(heap_close_epoch(pool, c), CUDA_SUCCESS);
