@@ -55,7 +55,10 @@ static void host_work_changed(struct context *context)
 
 static void synchronised(struct pool *pool, struct context *context)
 {
-    release_excess(pool, context, RELEASE_IN_FREE);
+    heap_lock(heap_of(context));
+    struct situation situation = release_look(pool, heap_of(context));
+    heap_unlock(heap_of(context));
+    release_excess(pool, context, &situation, RELEASE_IN_FREE);
 }
 
 const struct kind device_memory = {

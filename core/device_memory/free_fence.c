@@ -257,7 +257,7 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
     no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
     CUresult result = CUDA_SUCCESS;
-    struct release_excess excess = {0};
+    struct situation situation = {0};
     for (int i = 0; fence && i < 4; i++) {
         struct epoch_recorded recorded = epoch_record_and_lock(
             pool, context, fence, heap_keeps_up(heap) && heap->caches.count > 1);
@@ -266,12 +266,11 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
         fence = i < 3 && good ? fence_again_if_due(context, waitable) : NULL;
         /* An allocation that waits sets `owed` again while a fence is being recorded. The flag
          * stays set only if another thread has begun to record, and that thread then answers it. */
-        context->epochs.owed =
-            context->epochs.owed && epoch_is_recorded_in_free(&context->epochs);
+        context->epochs.owed = context->epochs.owed && epoch_is_recorded_in_free(&context->epochs);
         if (!fence)
             ask_about_unkept(pool, context);
         if (!fence)
-            excess = release_look_for_excess(pool, heap);
+            situation = release_look(pool, heap);
         heap_unlock(heap);
         result = epoch_settle_record(pool, context, &recorded);
     }
@@ -281,8 +280,8 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
         !atomic_load_explicit(&context->return_stream, memory_order_relaxed))
         return_stream(pool, context);
     if (waitable)
-        heap_wait_if_missed(pool, context, excess.now);
-    release_found_excess(pool, context, &excess, RELEASE_IN_FREE);
+        heap_wait_if_missed(pool, context, situation.now);
+    release_excess(pool, context, &situation, RELEASE_IN_FREE);
     if (device_is_short(context->device))
         room_look_again(pool, context);
     return result;

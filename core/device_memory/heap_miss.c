@@ -175,10 +175,12 @@ static CUresult refuse(struct miss *miss, struct bucket *bucket)
  */
 #define SEGMENT_WAIT_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 
-/* What a miss has in addition if its block may be cut. The miss's bytes are then the segment's. */
+/* What a miss of device memory has in addition. If its block may be cut, the miss's bytes are the
+ * segment's. */
 struct cutting {
     struct bucket *bucket;
-    bool done; /* the block was cut out of memory that became free meanwhile */
+    bool done;                  /* the block was cut out of memory that became free meanwhile */
+    struct situation situation; /* before the miss */
 };
 
 /* Cuts a block for the program out of free memory, and counts it as a hit. anywhere: see heap_cut.
@@ -358,7 +360,7 @@ static void miss_and_cut(struct miss *miss, struct bucket *bucket)
     bool large = miss->bytes != heap->segments.small;
     bool claimed = !alone && claim_segment(miss, &heap->segment_asked[large]);
     if (!cutting->done && !(claimed && lock_and_cut_for(miss, false))) {
-        release_before_growth(miss->pool, miss->context, miss->bytes);
+        release_before_growth(miss->pool, miss->context, &cutting->situation, miss->bytes);
         ask_for_segment(miss);
     }
     if (claimed)
@@ -370,7 +372,8 @@ static void miss_and_cut(struct miss *miss, struct bucket *bucket)
 /* Gets a block that is a driver allocation of its own. */
 static void miss_alone(struct miss *miss, struct bucket *bucket)
 {
-    release_before_growth(miss->pool, miss->context, miss->bytes);
+    const struct cutting *cutting = miss->with;
+    release_before_growth(miss->pool, miss->context, &cutting->situation, miss->bytes);
     if (!miss_reserve(miss) && !miss_reserve_exactly(miss)) {
         refuse(miss, bucket);
         return;
@@ -395,13 +398,15 @@ static void miss_alone_or_cut(struct miss *miss, struct bucket *bucket)
     miss_alone(miss, bucket);
 }
 
+/* Releases the lock. */
 static CUresult miss_by(void (*way)(struct miss *, struct bucket *), struct pool *pool,
                         struct context *context, struct bucket *bucket, CUdeviceptr *address,
                         size_t requested)
 {
-    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
-    bus_guard_thread();
-    struct cutting cutting = {.bucket = bucket};
+    struct heap *heap = heap_of(context);
+    heap_lock_must_be_held(heap);
+    struct cutting cutting = {.bucket = bucket, .situation = release_look(pool, heap)};
+    cutting.situation.requested = heap_bytes(heap).requested;
     struct miss miss = {.pool = pool,
                         .context = context,
                         .generation = context_generation(context),
@@ -411,9 +416,11 @@ static CUresult miss_by(void (*way)(struct miss *, struct bucket *), struct pool
                         .with = &cutting,
                         .cost = bucket->counters,
                         .address = address};
+    heap_unlock(heap);
+    bus_guard_thread();
     if (miss_ask_beyond_device(&miss))
         return finish_miss(&miss, bucket);
-    release_excess(pool, context, RELEASE_IN_ALLOCATION);
+    release_excess(pool, context, &cutting.situation, RELEASE_IN_ALLOCATION);
     way(&miss, bucket);
     release_look_at_memory(pool, context);
     housekeeper_look_after_miss(pool);
@@ -436,7 +443,9 @@ CUresult heap_miss_alone(struct pool *pool, struct context *context, struct buck
 CUresult heap_allocate_unkept(struct pool *pool, struct context *context, CUdeviceptr *address,
                               size_t bytes)
 {
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
     struct heap *heap = heap_of(context);
+    heap_lock(heap);
     return miss_by(heap_splits(heap) ? miss_alone_or_cut : miss_alone, pool, context,
                    &heap->unkept.bucket, address, bytes);
 }

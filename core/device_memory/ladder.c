@@ -271,12 +271,11 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     struct bucket *bucket = heap_bucket(heap, block_bytes);
     bool hit =
         bucket != &heap->unkept.bucket && allocate_from_heap(pool, context, bucket, address, bytes);
-    if (hit)
-        thread_count_wait(bucket->counters);
+    if (!hit)
+        return heap_miss(pool, context, bucket, address, bytes);
+    thread_count_wait(bucket->counters);
     heap_unlock(heap);
-    if (hit)
-        return CUDA_SUCCESS;
-    return heap_miss(pool, context, bucket, address, bytes);
+    return CUDA_SUCCESS;
 }
 
 CUresult heap_allocate_anew(struct pool *pool, struct context *context, CUdeviceptr *address,
@@ -292,6 +291,5 @@ CUresult heap_allocate_anew(struct pool *pool, struct context *context, CUdevice
     heap_lock(heap);
     if (of_bucket != 0 && !heap->ending_or_finest)
         bucket = heap_bucket(heap, of_bucket);
-    heap_unlock(heap);
     return heap_miss_alone(pool, context, bucket, address, bytes);
 }

@@ -323,17 +323,17 @@ static struct block *choose_idle(const struct pool *pool, struct context *contex
     return is_idle(pool, oldest, *now) ? oldest : NULL;
 }
 
-struct release_excess release_look_for_excess(const struct pool *pool, struct heap *heap)
+struct situation release_look(const struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);
     uint64_t idle = pool->settings.device.release_after_idle_ns;
-    struct release_excess excess = {.now = monotonic_now()};
-    excess.idle = idle && excess.now - heap->idle_checked_at >= idle / 4;
-    excess.other = heap->bucket_may_exceed_cap || heap->unkept.bucket.clean.first;
-    if (excess.idle)
-        heap->idle_checked_at = excess.now;
-    counter_set(&heap->now, excess.now);
-    return excess;
+    struct situation seen = {.now = monotonic_now()};
+    seen.idle = idle && seen.now - heap->idle_checked_at >= idle / 4;
+    seen.other = heap->bucket_may_exceed_cap || heap->unkept.bucket.clean.first;
+    if (seen.idle)
+        heap->idle_checked_at = seen.now;
+    counter_set(&heap->now, seen.now);
+    return seen;
 }
 
 /* How far all contexts of the device are over the cap or in the way of managed memory: the more. */
@@ -377,31 +377,22 @@ static void release_over_bound(struct pool *pool, struct context *context)
         release_clean(pool, context, reserved - bound, EVICTION_CAP, RELEASE_IN_FREE);
 }
 
-void release_found_excess(struct pool *pool, struct context *context,
-                          const struct release_excess *excess, enum release_place place)
+void release_excess(struct pool *pool, struct context *context, const struct situation *situation,
+                    enum release_place place)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
-    uint64_t now = excess->now, over = bytes_over_cap(pool, context);
+    uint64_t now = situation->now, over = bytes_over_cap(pool, context);
     figures_sample(&pool->figures, now);
-    if (over || excess->idle)
+    if (over || situation->idle)
         collect_caches(context);
-    if (over || excess->other)
+    if (over || situation->other)
         release_chosen(pool, context, choose_over_cap, &over, EVICTION_CAP, place);
     if (over)
         release_in_other_contexts(pool, context);
-    if (excess->idle)
+    if (situation->idle)
         release_chosen(pool, context, choose_idle, &now, EVICTION_IDLE, place);
     if (place == RELEASE_IN_FREE && !returns_in_stream_order(pool))
         release_over_bound(pool, context);
-}
-
-void release_excess(struct pool *pool, struct context *context, enum release_place place)
-{
-    no_lock_may_be_held_behind(LOCK_PRIMARY);
-    heap_lock(heap_of(context));
-    struct release_excess excess = release_look_for_excess(pool, heap_of(context));
-    heap_unlock(heap_of(context));
-    release_found_excess(pool, context, &excess, place);
 }
 
 /* Chooses at most left idle blocks, and no more than HOUSEKEEPING_PORTION and one block. */
@@ -452,13 +443,12 @@ static bool wait_for_oldest(struct pool *pool, struct context *context)
     return waited;
 }
 
-void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes)
+void release_before_growth(struct pool *pool, struct context *context,
+                           const struct situation *situation, uint64_t bytes)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
-    struct heap *heap = heap_of(context);
-    heap_lock(heap);
-    uint64_t bound = release_bound(pool, context, heap_bytes(heap).requested, bytes);
-    heap_unlock(heap);
+    const struct heap *heap = heap_of(context);
+    uint64_t bound = release_bound(pool, context, situation->requested, bytes);
     for (;;) {
         uint64_t after = counter_get(&heap->reserved_bytes) + bytes;
         if (after <= bound)

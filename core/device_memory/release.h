@@ -32,18 +32,20 @@ struct reclaim;
 uint64_t release_clean(struct pool *pool, struct context *context, uint64_t bytes,
                        enum eviction reason, enum release_place place);
 
-/* Housekeeping on slow paths: releases blocks that are not kept, blocks over a cap, and blocks that
- * have been idle for long. A caller that takes the heap's lock anyway calls the two steps instead.
- * It holds the lock for the first step, and not for the second. */
-void release_excess(struct pool *pool, struct context *context, enum release_place place);
-struct release_excess {
+/* What a slow path sees of the heap at one look, under the heap's lock. It is advice: other threads
+ * change the heap once the lock is released. */
+struct situation {
     uint64_t now; /* nanoseconds of the monotonic clock */
     bool idle;    /* a look for idle blocks is due: a few times in the span that makes one idle */
     bool other;   /* there are blocks that are not kept, or there may be buckets over their cap */
+    uint64_t requested; /* what the program holds, as it requested it; only before a miss */
 };
-struct release_excess release_look_for_excess(const struct pool *pool, struct heap *heap);
-void release_found_excess(struct pool *pool, struct context *context,
-                          const struct release_excess *excess, enum release_place place);
+struct situation release_look(const struct pool *pool, struct heap *heap);
+
+/* Housekeeping on slow paths: releases blocks that are not kept, blocks over a cap, and blocks that
+ * have been idle for long. */
+void release_excess(struct pool *pool, struct context *context, const struct situation *situation,
+                    enum release_place place);
 
 /* The reserve that the settings allow the context once the program holds this many bytes more.
  * requested: what it holds now. Heap lock held. */
@@ -56,7 +58,8 @@ uint64_t release_some_idle(struct pool *pool, struct context *context, uint64_t 
                            unsigned blocks);
 
 /* Called before a miss of this size: keeps the reserve within its ratio. */
-void release_before_growth(struct pool *pool, struct context *context, uint64_t bytes);
+void release_before_growth(struct pool *pool, struct context *context,
+                           const struct situation *situation, uint64_t bytes);
 
 /* Waits until what is pending in the context is clean, as far as it has fences. Stops when the
  * monotonic clock shows give_up_at nanoseconds, after some seconds at most. */

@@ -876,7 +876,8 @@ Test(host_work, where_memory_is_short_a_free_waits_for_what_would_be_missed)
     allocate(12 * GIB);
 }
 
-/* 10 GiB are left: two requests of 5 GiB fit if what is pending is counted, and might not without. */
+/* 10 GiB are left: two requests of 5 GiB fit if what is pending is counted, and might not without.
+ */
 Test(host_work, where_memory_is_short_a_free_waits_for_what_several_requests_would_miss)
 {
     set_up_on(16 * GIB);
