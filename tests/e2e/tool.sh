@@ -345,6 +345,10 @@ expect "run needs a value after --config" 2 '' 'value is missing after --config'
 
 # --- run: settings on the command line --------------------------------------------------------------
 
+expect "--config passes settings that are text" 0 ' config=\{"device": \{"enabled": false\}\} report' '' \
+    "$cudapool" run --config '{"device": {"enabled": false}}' sh -c "$show"
+expect "an empty --config takes the place of CUDAPOOL_CONFIG" 0 ' config=unset report' '' \
+    env CUDAPOOL_CONFIG=strict "$cudapool" run --config '' sh -c "$show"
 expect "--set passes all settings as text" 0 ' config=\{"version":1,"device":.*"growth_budget":"64MiB".*\} report' '' \
     "$cudapool" run --set device.growth_budget=64MiB sh -c "$show"
 expect "--set goes on top of the file" 0 '"policy":"exact".*"growth_budget":"3MiB"' '' \

@@ -84,9 +84,9 @@ static bool list_has(const char *list, const char *path)
     return false;
 }
 
-/* Returns the new LD_PRELOAD, which the caller frees; NULL if memory is short. If the program needs
- * a sanitizer's run time library, that comes first. Then follow the preload object and what was
- * there already. */
+/* Returns the new LD_PRELOAD, which the caller frees; NULL if memory is short. Sanitizer libraries
+ * stay first where the present list begins with them. Otherwise the one that the program needs is
+ * added first. The preload object comes next, unless the list has it already. */
 static char *make_list(const char *program, const char *path, const char *present)
 {
     size_t first = sanitizers_in_list(present);
@@ -123,12 +123,20 @@ int pool_environment_set_preload(const char *program)
 /* --- settings -----------------------------------------------------------------------------------
  */
 
-/* Passes settings that are in no file on as text in CUDAPOOL_CONFIG. A file with them would have to
- * outlive the last process of the job. */
+/* value NULL: there was no memory for it. */
+static int set_variable(const char *value)
+{
+    bool set = value != NULL && setenv("CUDAPOOL_CONFIG", value, 1) == 0;
+
+    return set ? 0 : complain("out of memory");
+}
+
+/* Passes the settings on as text in CUDAPOOL_CONFIG, for settings that no file holds as they are. A
+ * temporary file would have to outlive the last process of the job. */
 static int pass_settings_as_text(const struct settings *settings)
 {
     char *text = config_to_text(settings);
-    int status = text == NULL ? complain("out of memory") : setenv("CUDAPOOL_CONFIG", text, 1);
+    int status = set_variable(text);
 
     free(text);
     return status;
@@ -141,7 +149,7 @@ static int pass_settings_file(const char *config)
 
     if (realpath(config, full) == NULL)
         return complain("%s: %s", config, strerror(errno));
-    return setenv("CUDAPOOL_CONFIG", full, 1) == 0 ? 0 : complain("out of memory");
+    return set_variable(full);
 }
 
 /* Whether the program's processes can read the settings from this file themselves. A pipe has been
@@ -155,7 +163,7 @@ static bool is_theirs_to_read(const char *config)
            stat(config, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-/* told: a bool, set where the reader has told anything. */
+/* told: a bool that becomes true when the reader complains. */
 static void complain_and_note(const char *line, void *told)
 {
     *(bool *)told = true;
@@ -173,11 +181,13 @@ int pool_environment_set_config(const struct pool_options *options, struct setti
     if (options->assignment_count > 0 && config_set(options->assignments, options->assignment_count,
                                                     settings, complain_and_note, &told) != 0)
         return EXIT_BAD_INPUT;
-    /* As text they lack the retired settings, of which the processes need not tell again. */
+    /* The text omits settings that have no effect any more, so that no process complains again. */
     if (options->assignment_count > 0 || told ||
         (is_given && config[0] != '{' && !is_theirs_to_read(config)))
         return pass_settings_as_text(settings);
-    return is_given && config[0] != '{' ? pass_settings_file(config) : 0;
+    if (!is_given)
+        return unsetenv("CUDAPOOL_CONFIG");
+    return config[0] == '{' ? set_variable(config) : pass_settings_file(config);
 }
 
 /* --- options ------------------------------------------------------------------------------------
