@@ -1,20 +1,22 @@
 /*
  * The locks of the process, and the order in which they are taken.
  *
- * There are two sorts: mutexes, which may be held for as long as a driver call or a look through
- * many streams takes, and short locks (short_lock.h). lock_take takes both, and lock_give releases
- * both. Each lock has a rank. A thread that holds a lock takes only locks of a higher rank, and
- * none at all if that lock is a leaf. So no thread ever holds two locks of the same rank, and
- * threads never wait for each other in a circle.
+ * There are two sorts: mutexes and short locks (short_lock.h). A mutex may be held for as long as a
+ * look through many streams takes. Mutexes up to LOCK_LAST_ACROSS_DRIVER_CALLS may also be held
+ * across driver calls. lock_take takes both sorts, and lock_give releases both. Each lock has a
+ * rank. A thread that holds a lock takes only locks of a higher rank, and none at all if that lock
+ * is a leaf. So no thread ever holds two locks of the same rank, and threads never wait for each
+ * other in a circle.
  *
- * A function that relies on a lock begins with lock_must_be_held. A function that may wait, or
- * calls what takes locks, begins with lock_must_not_be_held or no_lock_may_be_held. Builds that
- * define CUDAPOOL_CHECK_LOCKS (builds with a sanitizer, and `make DEBUG=1`) check these and the
- * order. Each thread then keeps a list of the locks it holds, and a broken rule prints one line and
- * aborts. In other builds the checks do nothing, and lock_take is the plain call.
+ * A function that relies on a lock begins with lock_must_be_held. A function that may wait, or that
+ * takes locks indirectly, begins with lock_must_not_be_held, no_lock_may_be_held or
+ * no_lock_may_be_held_behind. Builds that define CUDAPOOL_CHECK_LOCKS (builds with a sanitizer, and
+ * `make DEBUG=1`) check these and the order. Each thread then keeps a list of the locks it holds,
+ * and a broken rule prints one line and aborts. In other builds the checks do nothing, and
+ * lock_take is the plain call.
  *
- * Any thread, signal handlers and exit handlers included. The child of a fork holds what the thread
- * held that called fork.
+ * Any thread may take locks, also in an exit handler. A signal handler may take one only if the
+ * interrupted thread holds none. The child of a fork inherits the locks of the thread that forked.
  */
 #ifndef CUDAPOOL_CORE_LOCK_H
 #define CUDAPOOL_CORE_LOCK_H

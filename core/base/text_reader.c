@@ -12,10 +12,10 @@
 
 #include "sandbox.h"
 
-void reader_begin(struct reader *reader, int fd, bool kept)
+void reader_begin(struct reader *reader, int fd, bool borrowed)
 {
     reader->fd = fd;
-    reader->kept = kept;
+    reader->borrowed = borrowed;
     reader->from = 0;
     reader->at = reader->filled = 0;
     reader->line_is_over = true;
@@ -30,7 +30,7 @@ void reader_open(struct reader *reader, const char *path)
 
 void reader_close(struct reader *reader)
 {
-    if (reader->fd >= 0 && !reader->kept)
+    if (reader->fd >= 0 && !reader->borrowed)
         close(reader->fd);
 }
 

@@ -14,7 +14,7 @@
 
 struct reader {
     int fd;
-    bool kept;         /* reader_close leaves fd open */
+    bool borrowed;     /* reader_close leaves fd open */
     off_t from;        /* offset in the file of the next byte to fetch */
     size_t at, filled; /* in bytes[]: index of the next byte to take; bytes fetched */
     bool line_is_over; /* the last field taken was the line's last */
@@ -27,9 +27,9 @@ struct reader {
  * In a process that has restricted its system calls (sandbox.h), every file reads as empty. */
 void reader_open(struct reader *reader, const char *path);
 
-/* Prepares to read an open file from its start; fd < 0 reads as empty. kept: reader_close leaves fd
- * open. */
-void reader_begin(struct reader *reader, int fd, bool kept);
+/* Prepares to read an open file from its start; fd < 0 reads as empty. borrowed: reader_close
+ * leaves fd open. */
+void reader_begin(struct reader *reader, int fd, bool borrowed);
 
 void reader_close(struct reader *reader);
 

@@ -324,7 +324,7 @@ bool board_probe_lives(const struct board_probe *probe, unsigned slot)
     if (probe->fd < 0 || board_file_is_locked(probe->fd, slot) ||
         !board_file_is_open(probe->fd, probe->passing))
         return true;
-    /* The lock is not free if a process is just taking this slot. */
+    /* If the lock cannot be taken, another process is just taking this slot, or clearing it. */
     if (board_file_lock(probe->fd, slot)) {
         if (!board_file_is_open(probe->fd, probe->passing))
             return true;

@@ -9,8 +9,8 @@
 
 unsigned board_slots(const struct board *board)
 {
-    /* Pairs with the compare-and-exchange in note_used (board_join.c). Once another process of the
-     * group has raised its bytes, this load makes its slot seen. */
+    /* Pairs with the compare-and-exchange in note_used (board_join.c). So the result covers the
+     * slot of every process of the group that raised its bytes before this load. */
     uint32_t used = atomic_load_explicit(&board->map->header.used, memory_order_seq_cst);
     if (used <= board->slot)
         used = board->slot + 1;
@@ -40,8 +40,8 @@ uint64_t board_token_of_other(const struct board *board, unsigned slot)
 
 bool board_has_token(const struct board_slot *slot, uint64_t token)
 {
-    /* Keeps earlier reads of the slot before the load of token. Pairs with the store in
-     * board_slot_clear. */
+    /* Keeps earlier reads of the slot before the load of token. Pairs with the release stores in
+     * board_slot_clear, which follow the store of token. */
     atomic_thread_fence(memory_order_acquire);
     return atomic_load_explicit(&slot->token, memory_order_relaxed) == token;
 }

@@ -73,6 +73,8 @@ void board_publish(struct board *board, int device, uint64_t cached, uint64_t pe
     atomic_store_explicit(&slot->devices[device].pending, pending, memory_order_release);
 }
 
+/* Whether the diagram of enum board_listens has a step from before to listens. A process may also
+ * listen again while it listens. */
 static bool may_follow(uint32_t before, enum board_listens listens)
 {
     return listens == BOARD_LISTENS  ? before != BOARD_ENDS
@@ -114,7 +116,8 @@ void board_publish_ending(struct board *board)
 
 /* ---- what others have ---- */
 
-/* Returns the bytes that others can have of the slot's process. Returns 0 bytes for a process that
+/* Returns the bytes that others can get from the slot's process. Returns 0 bytes if the slot is
+ * free, this process's own, or changes its owner meanwhile. Returns 0 bytes also for a process that
  * is deaf, silent, outside the group (of_group) or not on this device. */
 static struct board_bytes bytes_of(const struct board *board, unsigned index,
                                    const uint64_t uuid[2], uint64_t total, bool of_group,

@@ -397,7 +397,7 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     thread->handle = handle;
     thread->context = context;
     thread->green = *green;
-    thread->kept = NULL;
+    thread->device_cache = NULL;
     thread->shard = NULL;
     if (context)
         TELL_KINDS(context, became_current, context);

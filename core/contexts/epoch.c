@@ -67,7 +67,7 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
 {
     lock_must_be_held(&pool->fence_lock);
     bool pushed;
-    if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
+    if (contexts_were_several(pool))
         return NOT_NOW;
     if (!context_push(pool, context, &pushed))
         return FAILED;
@@ -82,8 +82,7 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
 static bool something_is_dying(struct pool *pool, const struct context *own)
 {
     lock_must_be_held(&pool->fence_lock);
-    bool several = atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
-    return several ? contexts_are_dying(pool) : atomic_load(&own->dying);
+    return contexts_were_several(pool) ? contexts_are_dying(pool) : atomic_load(&own->dying);
 }
 
 /* The round that the fence needs begins after the fence's own event was recorded. */
@@ -241,11 +240,9 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     fence->users++;
     context_unlock(context);
 
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     enum fence_answer answer = ask_driver(pool, fence);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
     if (answer == FENCE_FAILED)
         context_disable(context);
 
@@ -405,11 +402,6 @@ static bool may_pend_in_order(struct pool *pool)
     return may;
 }
 
-static bool others_count(struct pool *pool)
-{
-    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
-}
-
 uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
@@ -420,15 +412,14 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     bool pending = epoch_newest_pending(context) != 0;
     /* With several contexts, this one's synchronise is not enough for all kinds: the fence includes
      * the others. */
-    if (pending && others_count(pool))
+    if (pending && contexts_were_several(pool))
         fence = epoch_begin_close(context, true);
     if (fence)
         epoch = fence->epoch;
     else if (pending || in_order)
         epoch = epoch_advance(&context->epochs);
     context_unlock(context);
-    if (fence)
-        epoch_record(pool, context, fence);
+    epoch_record_in_free(pool, context, fence);
     return epoch;
 }
 
@@ -450,7 +441,7 @@ void epoch_synchronise_end(struct pool *pool, struct context *context, uint64_t 
         epoch_note_error(context, result);
         return;
     }
-    bool whole = !others_count(pool);
+    bool whole = !contexts_were_several(pool);
     if (epoch) {
         context_lock(context);
         if (whole)

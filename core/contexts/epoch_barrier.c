@@ -27,8 +27,7 @@ bool epoch_raise_barrier(struct pool *pool, struct context *context, struct fenc
     enter_driver();
     lock_take(&pool->fence_lock, LOCK_FENCE);
     if (!captures_under_way(&pool->captures) && context_is_usable(context) &&
-        !atomic_load(&context->dying) &&
-        !atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
+        !atomic_load(&context->dying) && !contexts_were_several(pool))
         result = pool->driver->cuCtxWaitEvent(context->handle, fence->own.event);
     if (result != CUDA_ERROR_NOT_READY && epoch_judge_record(pool, result) == UNUSABLE)
         context_disable(context);

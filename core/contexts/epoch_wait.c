@@ -1,7 +1,7 @@
 /*
- * Implements the functions of epoch.h that wait for fences. They note a wait without success, so
- * that later calls do not repeat it. The file also sees to it that a free that waits has a fence,
- * or waits by another call of the driver.
+ * Implements the functions of epoch.h that wait for fences. Most of them note a wait without
+ * success. Later calls then wait for a second at most, or not at all. The file also gets a free
+ * that must wait its fence. Where there can be none, it waits by another call of the driver.
  *
  * The file also holds what a call that is out of memory asks before it waits: the newest stamp that
  * it may wait for, and the bytes that were freed in stream order.
@@ -24,11 +24,12 @@
 #define AWAIT_NANOSECONDS 100000u
 #define AWAIT_LOOKS       64u
 
-/* A shorter wait does not show that the work is stuck, so note_wait ignores it: nanoseconds. */
+/* note_wait ignores a wait that ends sooner than this after the call ran out of memory. So little
+ * time does not show that the work is stuck. Nanoseconds. */
 #define LONG_NANOSECONDS (STALLED_WAIT_NANOSECONDS / 2)
 
-/* A free that has recorded a fence makes up to so many in a row for threads that asked meanwhile.
- */
+/* The most fences that one free records in a row: its own, and those that threads asked for
+ * meanwhile. */
 #define FENCES_IN_A_ROW 4
 
 /* A waiting thread takes the context's lock again after at most this many naps. */
@@ -114,7 +115,8 @@ void epoch_give_up_waiting(struct pool *pool, struct context *context)
 }
 
 /* Whether the wait ends without success: because of the answer, at give_up_at, or because nothing
- * has become clean for too long. Only an allocation gives up for the last reason. */
+ * has become clean for too long. The last reason holds for allocations only. The function then
+ * calls epoch_give_up_waiting, which may release and retake the lock. */
 static bool ends_wait(struct pool *pool, struct context *context, struct fence_wait *wait,
                       enum fence_answer answer)
 {
@@ -156,9 +158,8 @@ static bool wait_for_fence(struct pool *pool, struct context *context, struct fe
     return epoch_clean(epochs) >= wait.stamp;
 }
 
-/* Whether another thread is expected to record a waitable fence with epoch >= stamp. If the fence
- * that it is recording is too old for the stamp, this function sets owed. The other thread then
- * records one more fence.
+/* Whether another thread is expected to record a waitable fence with epoch >= stamp. Sets owed if
+ * the fence that it is recording is too old for the stamp. The other thread then records one more.
  *
  * The caller may wait for such a fence, because the other thread is in the program's own free or
  * synchronise. Without the pool, the driver would have waited there for the same work.
@@ -180,8 +181,8 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
     if (!epochs->recording_for_free)
         return false;
     *idle_since = 0;
-    if (stamp >= epoch_current(epochs))
-        context->epochs.owed = true;
+    if (stamp > atomic_load_explicit(&epochs->closed_in_free, memory_order_relaxed))
+        epochs->owed = true;
     return true;
 }
 
@@ -205,9 +206,9 @@ static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint6
 }
 
 /* Returns a waitable fence with epoch >= stamp. If there is none, waits while another thread is
- * expected to record one; releases and retakes the lock. Waits for a record that has begun until
- * give_up_at, however long the record takes. Without the fence, the caller would allocate new
- * memory for all that time. NULL: no such fence came, or none is needed any more.
+ * expected to record one; releases and retakes the lock. The wait for a record that has begun lasts
+ * as long as the record, but not past give_up_at. An allocation that went on instead would take new
+ * memory all that time. NULL: no such fence came, or none is needed any more.
  *
  * give_up_at: nanoseconds of the monotonic clock; 0: never. */
 static struct fence *await_fence_for(struct context *context, uint64_t stamp, uint64_t give_up_at)
@@ -215,6 +216,7 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp, ui
     lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     uint64_t idle_since = 0, started = monotonic_now();
+    bool waited = false;
     struct fence *fence = epoch_fence_for(epochs, stamp, true);
     while (!fence && epoch_clean(epochs) < stamp && !atomic_load(&context->dying) &&
            a_fence_is_coming(context, stamp, &idle_since) && !is_past(give_up_at)) {
@@ -222,8 +224,9 @@ static struct fence *await_fence_for(struct context *context, uint64_t stamp, ui
         nap_beside_record(epochs, stamp, started, give_up_at);
         context_lock(context);
         fence = epoch_fence_for(epochs, stamp, true);
+        waited = true;
     }
-    thread_state.waited_ns += monotonic_now() - started;
+    thread_state.waited_ns += waited ? monotonic_now() - started : 0;
     return fence;
 }
 
@@ -244,7 +247,7 @@ CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct
         bool again =
             epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0 && !recorded.unusable;
         fence = again ? epoch_begin_close(context, true) : NULL;
-        epochs->owed = !fence && epochs->owed && epoch_is_recorded_in_free(epochs);
+        epochs->owed = false; /* no other thread is recording, see heap_end_free */
         context_unlock(context);
         result = epoch_settle_record(pool, context, &recorded);
     }
@@ -278,16 +281,14 @@ CUresult epoch_wait_by_free(struct pool *pool, struct context *context)
     void *memory;
     bool pushed;
     uint64_t started = monotonic_now();
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    struct relaxed_mode mode = enter_driver_relaxed(driver);
     if (driver->cuMemAllocHost_v2 && driver->cuMemFreeHost &&
         context_push(pool, context, &pushed)) {
         result = driver->cuMemAllocHost_v2(&memory, 1);
         result = result == CUDA_SUCCESS ? driver->cuMemFreeHost(memory) : result;
         context_pop(pool, pushed);
     }
-    relaxed_mode_end(driver, mode);
-    leave_driver();
+    leave_driver_relaxed(driver, mode);
     thread_state.waited_ns += monotonic_now() - started;
     epoch_note_error(context, result);
     return epoch_is_the_end(result) && !context_is_usable(context) ? result : CUDA_SUCCESS;
@@ -308,9 +309,9 @@ bool epoch_wait_when_short(struct pool *pool, struct context *context, uint64_t 
     return wait_for(pool, context, (struct fence_wait){.stamp = stamp, .give_up_at = give_up_at});
 }
 
-/* Waits for work up to the stamp that an earlier call waited for without success, for
- * STALLED_WAIT_NANOSECONDS at most. Returns whether that work has completed. Returns true without a
- * wait if there is no such work, or if some work is known to need the host. */
+/* An earlier call may have waited for some work without success. Waits for that work again, as far
+ * as the stamp, for STALLED_WAIT_NANOSECONDS at most. Returns whether it has completed. Returns
+ * true without a wait if there is no such work, or if some work is known to need the host. */
 static bool wait_for_the_unwaited(struct pool *pool, struct context *context, uint64_t stamp)
 {
     lock_must_be_held(&context->lock);

@@ -66,9 +66,9 @@ struct epochs {
     /* Everything stamped up to here has a waitable fence. Written under the lock. Relaxed: it only
      * says what is worth asking about. */
     _Atomic uint64_t fenced;
-    /* The newest epoch that a free of the program's closed, to record a waitable fence:
-     * closed_in_free < current. Written under the lock. Relaxed: it only says when a thread counts
-     * its frees anew. */
+    /* The newest epoch that the program's own free or synchronise closed, to record a waitable
+     * fence: closed_in_free < current. Written under the lock. Relaxed: it only says when a thread
+     * counts its frees anew. */
     _Atomic uint64_t closed_in_free;
     char after[64];
     /* A thread that waits without the lock is about to query a fence, so that one waiter asks for
@@ -165,8 +165,9 @@ static inline bool epoch_fence_is_near(const struct epochs *epochs)
            atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
 }
 
-/* No lock needed. Whether a free has closed the epoch of this stamp, or all of it is clean. The
- * fence then serves every free of that epoch, and a thread's next free begins a new count. */
+/* No lock needed. Whether a free or synchronise has closed the epoch of this stamp, or all of it is
+ * clean. A thread's next free then begins a new count. The fence serves all frees of that epoch; a
+ * record that failed leaves them to the next fence. */
 static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
 {
     return atomic_load_explicit(&epochs->closed_in_free, memory_order_relaxed) >= stamp ||

@@ -38,11 +38,9 @@ void fence_event_destroy_pinned(struct pool *pool, const struct fence_event *e)
 
 CUresult event_query_relaxed(struct pool *pool, CUevent event)
 {
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     CUresult result = pool->driver->cuEventQuery(event);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
     return result;
 }
 

@@ -2,8 +2,8 @@
  * A kind of memory (device, stream-ordered, pinned host, graph memory) is one directory and one
  * struct kind. Kinds call contexts and blocks directly. Contexts, fences and reclaim call kinds
  * through the table that the pool was made with, for example when a context ends or memory is
- * short. So no code here names a kind, kinds do not know each other, and hits and frees use no
- * table.
+ * short. So contexts, fences and reclaim include no header of a kind. Kinds do not know each other,
+ * except that graph memory is built on device memory. Hits and frees use no table.
  *
  * The table is fixed before the pool is used, so no lock guards it. A function that a kind does not
  * need is NULL. Kinds are called in the order of the table.
@@ -50,27 +50,28 @@ struct kind {
 
     /* ---- contexts ---- */
 
-    /* A context record was made. Its data for this kind is context_bytes zeroes. False where memory
-     * is short. */
+    /* A context record was made. Its data for this kind is context_bytes zeroes. The fence lock and
+     * the registry lock are held. False where memory is short. */
     bool (*made)(struct pool *pool, struct context *context);
-    /* The record stands for one of the driver's contexts from now on. */
+    /* The record stands for one of the driver's contexts from now on. The fence lock and the
+     * registry lock are held. */
     void (*context_began)(struct context *context);
     /* The context has become current in the calling thread, which remembers that in thread_state. A
-     * kind whose hits do not take the context's lock sets thread_state.kept or
+     * kind whose hits do not take the context's lock sets thread_state.device_cache or
      * thread_state.shard. */
     void (*became_current)(struct context *context);
     /* The driver answers every call in this context from now on. Any locks may be held. */
     void (*disabled)(struct context *context);
-    /* The context is about to end for good. This is the last moment at which the driver can be
-     * asked about the context. */
+    /* The context is about to end for good. After this call no thread can pin it. So this is the
+     * last moment at which its fences can be recorded or queried. */
     void (*before_end)(struct pool *pool, struct context *context);
     /* Called before (ending) and after (not ending) the driver call that may end the context. The
-     * kind serves no allocation in between. The kind's own lock is not held, others may be. */
+     * kind serves no allocation in between. The primary lock and the fence lock may be held. */
     void (*ending)(struct context *context, bool ending);
     /* No other thread uses the context any more, and the context is about to end for good. The kind
      * releases its memory to the driver. */
     void (*give_back_at_end)(struct pool *pool, struct context *context);
-    /* The context has ended, and its memory with it. */
+    /* The context has ended, and its memory with it. The fence lock is held. */
     void (*ended)(struct pool *pool, struct context *context);
 
     /* ---- fences; the context's lock is held unless it says otherwise ---- */
@@ -82,19 +83,19 @@ struct kind {
     bool (*pends_in_order)(struct pool *pool);
     /* Every block stamped up to epoch_clean is clean now. */
     void (*became_clean)(struct context *context);
-    /* The program has submitted work that only the host can end, or such work has completed: see
-     * host_work_limit. */
+    /* The program is about to submit work that only the host can end, or has submitted it. Or such
+     * work may have completed. host_work_limit tells what is left. */
     void (*host_work_changed)(struct context *context);
-    /* An allocation has waited for a second in which nothing became clean. May release and retake
-     * the lock. */
+    /* An allocation has waited for a second in which nothing became clean. Or a release of memory
+     * has waited that long for a barrier. May release and retake the lock. */
     void (*wait_stalled)(struct pool *pool, struct context *context);
-    /* Lock not held. Called inside a free, when again no fence could be recorded for what was
-     * freed. */
+    /* Lock not held. Called inside a free, or inside the program's synchronise. Again no fence
+     * could be recorded for what was freed. */
     void (*is_unfenced)(struct pool *pool, struct context *context);
-    /* Lock not held. The program has synchronised the context. */
+    /* Lock not held. The program has synchronised the context, or a free has done so. */
     void (*synchronised)(struct pool *pool, struct context *context);
 
-    /* ---- captures; no lock is held ---- */
+    /* ---- captures; no lock is held unless it says otherwise ---- */
 
     /* A capture is about to begin on the stream. The kind records fences for what is pending while
      * it still can, and makes the queries that the driver forbids on a captured stream.
@@ -111,18 +112,19 @@ struct kind {
     /* ---- addresses; no lock is held, and no driver call is made ---- */
 
     /* Someone frees this address without the pool: forgets a live block there. False where the
-     * block is free, so that nobody may free it. */
+     * driver must not free it: the block is free already, or is a part of a segment. */
     bool (*freed_outside)(struct pool *pool, CUdeviceptr address);
     /* The driver has just given the address out. So its previous owner freed it without the pool's
      * knowledge: forgets a record of it. */
     void (*forget_address)(struct pool *pool, CUdeviceptr address);
 
-    /* ---- memory; no lock is held. device NULL means all devices, and the machine. A kind of host
-     * memory is not called for one device, nor another kind for the machine ---- */
+    /* ---- memory; no lock is held. device NULL means all devices, and the machine. For one device,
+     * give_back, changes and add_kept of host memory are not called. For the machine, those
+     * functions and wait_for_the_rest of other kinds are not called ---- */
 
     /* Memory has become short on the device, and this context was the first to find out. */
     void (*memory_is_short)(struct context *context);
-    /* Asks the driver with a few queries which pending work has completed. */
+    /* Asks the driver with a few queries which pending work has completed. May wait for 0.1 s. */
     void (*ask)(struct pool *pool, struct device *device);
     /* For a thread that is out of memory: releases clean blocks to the driver until that many bytes
      * are released. Returns the bytes released. Every kind has it. */
@@ -132,7 +134,8 @@ struct kind {
      * that the program made without the pool. */
     bool (*wait_for_the_rest)(struct pool *pool, struct device *device,
                               const struct reclaim *progress);
-    /* A sum that changes whenever threads allocate, free, or release memory to the driver. */
+    /* A sum that changes when a thread allocates, frees, or releases memory to the driver. Opposite
+     * changes may cancel out. */
     uint64_t (*changes)(struct pool *pool, struct device *device);
     /* Bytes that a thread that is out of memory may hope for: clean bytes, and bytes that plain
      * frees have left pending. Bytes that were waited for without success do not count
@@ -141,12 +144,12 @@ struct kind {
     /* Releases that many bytes to the driver, or all that it can, to make room for others. It waits
      * for nothing. Returns the bytes released. Every kind has it. */
     uint64_t (*make_room)(struct pool *pool, struct device *device, uint64_t bytes);
-    /* Gives what is pending without a fence or an event one that is only queried. The caller has
-     * done this for the fences of contexts before. */
+    /* Records a fence for pending memory that has neither a fence nor an event. The fence is only
+     * queried. The caller has already called epoch_fence_the_rest for each context. */
     void (*fence_the_rest)(struct pool *pool, struct device *device);
     /* The program asks to release all cached memory. Returns the bytes released. */
     uint64_t (*trim)(struct pool *pool);
-    /* Called by the housekeeper alone, about once a second while anything is free. Releases what
+    /* Called by the housekeeper alone, at least once a second while anything is free. Releases what
      * the program has not touched for the kind's release_after_idle at now, in nanoseconds of the
      * monotonic clock. This includes blocks in the caches of idle threads, and pending blocks that
      * nobody has asked about. It waits for none of the program's work. Returns when something will
@@ -156,8 +159,8 @@ struct kind {
     /* Called by the housekeeper alone. Releases free memory where the machine's memory is about to
      * run out. Returns when to look again; UINT64_MAX: in about a second. */
     uint64_t (*leave_to_machine)(struct pool *pool, uint64_t now);
-    /* The housekeeper is about to end, since nothing is free. Makes every free from now on call
-     * housekeeper_look at least once. True: something is free after all. */
+    /* The housekeeper is about to end, since nothing is free. Makes sure that the next free of each
+     * cache or stream reaches housekeeper_look. True: something is free after all. */
     bool (*watch)(struct pool *pool);
     /* Bytes that the driver's memory pools hold because of the kind, in addition to what the kind
      * itself holds. It asks the driver. */

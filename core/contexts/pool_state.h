@@ -291,7 +291,7 @@ struct pool {
     struct host_graphs host_graphs;
     struct rounds rounds;
     /* Two contexts have been alive at a time; never reset. The release store in context_register
-     * pairs with the acquire load in barriers_are_open. */
+     * pairs with the acquire load in contexts_were_several. */
     _Atomic bool several_contexts;
     _Atomic bool disabled; /* the driver answers in all contexts, since work happens that the
                                    pool does not see */
@@ -354,6 +354,13 @@ struct pool {
     /* This is the child of a fork. Relaxed: set before the child has threads. */
     _Atomic bool forgotten;
 };
+
+/* No lock needed. Whether a fence may be incomplete because of other contexts' work only. The plain
+ * driver does not wait for that work, so the pool queries such a fence but never waits for it. */
+static inline bool contexts_were_several(const struct pool *pool)
+{
+    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
+}
 
 /* The calling thread's id. No other thread ever gets it, unlike the thread's address. */
 static inline uint64_t thread_id(struct pool *pool)

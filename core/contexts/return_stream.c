@@ -109,14 +109,12 @@ bool return_is_over(struct pool *pool, struct context *context)
     if (!stream || !pool->driver->cuStreamQuery ||
         !context_pin(context, context_generation(context)))
         return true;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     if (context_push(pool, context, &pushed)) {
         result = pool->driver->cuStreamQuery(stream);
         context_pop(pool, pushed);
     }
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
     context_unpin(context);
     return result != CUDA_ERROR_NOT_READY;
 }

@@ -11,9 +11,7 @@
 static bool has_several(struct pool *pool)
 {
     lock_must_be_held(&pool->fence_lock);
-    struct context *first = atomic_load_explicit(&pool->several_contexts, memory_order_acquire)
-                                ? context_next(pool, NULL, NULL)
-                                : NULL;
+    struct context *first = contexts_were_several(pool) ? context_next(pool, NULL, NULL) : NULL;
     return first && context_next(pool, first, NULL);
 }
 

@@ -122,8 +122,8 @@ static bool memory_may_be_pinned(struct pool *pool)
 bool barriers_are_open(struct pool *pool)
 {
     return pool->settings.device.barriers && pool->driver->cuCtxWaitEvent &&
-           !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
-           !captures_under_way(&pool->captures) && !memory_may_be_pinned(pool);
+           !contexts_were_several(pool) && !captures_under_way(&pool->captures) &&
+           !memory_may_be_pinned(pool);
 }
 
 /* ---- launches ---- */

@@ -20,7 +20,7 @@ struct thread_state {
     uint64_t generation; /* the generation of the pool's registry then; 0: of none */
     /* Set for that context by the kind whose hits take no lock. It means nothing where generation
      * differs from the registry's. */
-    void *kept;
+    void *device_cache;
     /* Set for that context by the kind whose hits take a lock that a few threads share; NULL:
      * not known. It means nothing where generation differs from the registry's. */
     void *shard;

@@ -1,5 +1,6 @@
 #include "cache_set.h"
 
+#include <errno.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,18 +21,21 @@ bool thread_caches_prepare_closing(void)
 }
 
 /* After this, a thread that enters a cache sees the bit, and a thread that entered earlier is seen
- * inside. If the program has since forbidden itself the system call (seccomp), threads enter by an
- * exchange from now on. The nap then lasts long enough for any processor's stores to become
- * visible, for threads that have just entered by a plain store. */
+ * inside. If the program has forbidden itself the system call after the start (seccomp), threads
+ * enter by an exchange from now on. A thread that has just entered by a plain store may not be
+ * visible yet. The nap lasts long enough for that store to become visible. */
 static void let_all_see_the_bit(struct heap *heap, const struct pool *pool)
 {
     struct timespec nap = {0, 10000000};
+    int error = errno;
     if (!pool->expedited || syscall(SYS_membarrier, MEMBARRIER_EXPEDITED, 0) == 0)
         return;
     int cancellation = cancellation_off();
     if (!(atomic_fetch_or(&heap->closed, CLOSED_WEAKLY) & CLOSED_WEAKLY))
-        nanosleep(&nap, NULL);
+        while (nanosleep(&nap, &nap) != 0 && errno == EINTR)
+            continue;
     cancellation_restore(cancellation);
+    errno = error;
 }
 
 void thread_caches_wait(struct heap *heap)
@@ -90,8 +94,8 @@ void thread_caches_thin_out(struct heap *heap, uint64_t stay, uint64_t of)
     open_caches(heap);
 }
 
-/* Keeps the bucket out of caches for a while, because threads constantly take its blocks from each
- * other's caches. If sharing begins again soon, the span is doubled. */
+/* Keeps the bucket out of caches for a while (thread_caches_take and thread_caches_share say why).
+ * If sharing begins again soon, the span is doubled. The caller takes the blocks out. */
 static void begin_sharing(struct bucket *bucket, uint64_t now)
 {
     bool soon = device_bucket(bucket)->shared_for &&
@@ -103,9 +107,9 @@ static void begin_sharing(struct bucket *bucket, uint64_t now)
     device_bucket(bucket)->shared_until = now + device_bucket(bucket)->shared_for;
 }
 
-/* Blocks no larger than this do not become shared for being taken often. Little memory lies in
- * caches as such blocks. It is cheaper for threads to take them from each other, or to get new
- * ones. */
+/* A bucket whose blocks are no larger than this is not shared, however often they are taken. All
+ * its blocks in caches together are little memory. So threads had better take them from each other,
+ * or get new ones. */
 static uint64_t least_bytes_to_share(const struct heap *heap)
 {
     return context_of_heap(heap)->device->growth_budget / CACHE_SHARED_SHARE;
@@ -170,8 +174,8 @@ static uint64_t idle_at(struct cache_bin *bin, uint64_t now, uint64_t idle)
     return cache_bin_blocks(bin) ? bin->seen_at + idle : UINT64_MAX;
 }
 
-/* Returns the earliest such time of one cache's bins. closed: the caches are closed, so idle bins
- * are emptied instead. */
+/* Returns when the first bin of the cache will have been unused for `idle` nanoseconds. closed: the
+ * caches are closed, and bins that have been unused for so long now are emptied and left out. */
 static uint64_t take_idle_bins(struct thread_cache *cache, uint64_t now, uint64_t idle, bool closed)
 {
     uint64_t first = UINT64_MAX;
@@ -258,8 +262,9 @@ void thread_caches_update_closed(struct heap *heap)
 }
 
 /* Sets the limits of each cache for this number of awake caches. With more caches each limit is
- * lower, since a block in one cache may be the one that another thread waits for. All caches
- * together stay inside the growth budget. */
+ * lower, since a block in one cache may be the one that another thread waits for. Several caches
+ * together stay inside the growth budget, or CACHES_LEAST_BYTES if that is more. A lone cache has
+ * no limit in bytes. */
 static void count_awake(struct heap *heap, unsigned count)
 {
     uint64_t budget = context_of_heap(heap)->device->growth_budget;
@@ -275,13 +280,13 @@ static void count_awake(struct heap *heap, unsigned count)
     context_of_heap(heap)->epochs.shared = count > 1;
 }
 
-/* Called before and after a change of the list of awake caches, and of what the heap counts for a
- * cache that is asleep. */
+/* begin_listing and end_listing stand around a change of the list of awake caches, and of what the
+ * heap counts for a cache that is asleep. */
 static void begin_listing(struct heap *heap)
 {
     counter_add(&heap->caches.list_changes, 1);
-    /* Pairs with the acquire fence in heap_bytes: a reader that sees the change sees the number
-     * odd. */
+    /* Pairs with the acquire fence in heap_bytes: a reader that sees any of the change also sees
+     * that the number has changed. */
     counter_fence(memory_order_release);
 }
 

@@ -81,7 +81,7 @@ static void end_of_thread(void *unused)
     (void)unused;
     caches_of_thread.over = true;
     caches_of_thread.all = NULL;
-    thread_state.kept = &no_thread_cache;
+    thread_state.device_cache = &no_thread_cache;
     if (is_interrupted(cache))
         return;
     for (struct thread_cache *next; cache; cache = next) {
@@ -172,7 +172,7 @@ static struct thread_cache *make_cache(struct pool *pool, struct heap *heap)
     cache->next_of_thread = caches_of_thread.all;
     caches_of_thread.all = cache;
     if (thread->context && heap_of(thread->context) == heap)
-        thread->kept = cache;
+        thread->device_cache = cache;
     return cache;
 }
 

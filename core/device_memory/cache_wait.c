@@ -117,7 +117,7 @@ bool heap_await_fence(struct pool *pool, struct context *context, struct thread_
         if (lone || atomic_load_explicit(&heap->threads_freeing, memory_order_relaxed) <= 1)
             return false;
     }
-    if (lone || policy_others_work_may_count(pool))
+    if (lone || contexts_were_several(pool))
         ask_for_all(pool, context, stamp, monotonic_now());
     else
         watch_for_fence(pool, context, cache, stamp);

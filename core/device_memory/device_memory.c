@@ -26,7 +26,7 @@ static void context_began(struct context *context)
 static void became_current(struct context *context)
 {
     struct thread_cache *cache = thread_cache_known(heap_of(context));
-    thread_state.kept = cache ? cache : &no_thread_cache;
+    thread_state.device_cache = cache ? cache : &no_thread_cache;
 }
 
 static void disabled(struct context *context)

@@ -9,9 +9,9 @@
 #include "core/driver/calls.h"
 #include "sums.h"
 
-/* Waits for earlier work that may still use a block reused after a barrier. The driver does not
- * know that this work uses the block, so its free would not wait for it. Releases and retakes the
- * lock. */
+/* Waits, without a limit, for earlier work that may still use a block reused after a barrier. The
+ * driver does not know that this work uses the block, so its free would not wait for it. May
+ * release and retake the lock. */
 static void wait_for_barrier_of(struct pool *pool, struct context *context,
                                 const struct block *block)
 {
@@ -98,8 +98,8 @@ static struct block *oldest_pending_of_driver(const struct heap *heap)
     return block;
 }
 
-/* Lets the driver free the oldest pending block. False if the driver refuses, or no block is
- * pending. Releases and retakes the lock. */
+/* Lets the driver free the oldest pending block that is not a part. False if the driver refuses, or
+ * there is no such block. May release and retake the lock. */
 static bool free_oldest_pending(struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);

@@ -15,9 +15,9 @@
 #include "policies.h"
 #include "sums.h"
 
-/* Whether the driver is to free this block because it is large, and large blocks are on trial
- * (keep.h). Only a waitable free is left to the driver, since the driver's free waits for the
- * context. */
+/* Whether the driver is to free this block because it is large, and the heap is on trial (keep.h).
+ * If so, counts the free in the trial, which may end with it. Only a waitable free is left to the
+ * driver, since the driver's free waits for the context. */
 static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool waitable)
 {
     heap_lock_must_be_held(heap);
@@ -45,7 +45,7 @@ static CUresult synchronise_like_the_driver(struct pool *pool, struct context *c
 }
 
 /* Makes the block live again after a free that failed, since such a free must free nothing. False
- * if the block already has a new owner. */
+ * if the block is no longer pending: it is clean, leaves for the driver, or has a new owner. */
 static bool take_back(struct heap *heap, struct block *block, CUdeviceptr address, uint64_t stamp)
 {
     heap_lock(heap);
@@ -61,9 +61,9 @@ static bool take_back(struct heap *heap, struct block *block, CUdeviceptr addres
     return pending;
 }
 
-/* The wait of free_synchronizes. It may fail, for instance because another thread has just begun a
- * capture. The program then continues to use the block. bucket: the block's bucket when it was
- * freed, since the record may be another thread's by now. */
+/* The wait of a free that synchronises (policy_frees_synchronise). It may fail, for instance
+ * because another thread has just begun a capture. The program then continues to use the block.
+ * bucket: the block's bucket when it was freed, since the record may be another thread's by now. */
 __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct block *block,
                                                        const struct bucket *bucket,
                                                        CUdeviceptr address, uint64_t stamp)
@@ -77,16 +77,16 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
-/* Asks the driver whether a free is possible now, beside captures that may forbid it. If it is, the
- * driver's free also waits for the part's context. The driver does not know the part, so it frees a
- * new allocation in the part's place. */
+/* Asks the driver whether a free is possible now, beside captures that may forbid it. The driver
+ * does not know the part, so it frees a new allocation in the part's place. If the call is
+ * waitable, this free also waits for the part's context. */
 static CUresult free_as_the_driver(struct pool *pool, struct context *context,
                                    const struct free_call *call)
 {
     CUdeviceptr address;
     bool pushed = false;
-    /* A free in a stream's order waits for nothing, and the stream may belong to the current
-     * context. */
+    /* A free in a stream's order waits for no context. Its stream may be one of the current
+     * context, so that context stays current. */
     if (call->waitable && !context_push(pool, context, &pushed))
         return CUDA_SUCCESS;
     enter_driver();
@@ -104,8 +104,8 @@ static CUresult free_as_the_driver(struct pool *pool, struct context *context,
 }
 
 /* Called before the free of a part that is left to the driver. Waits and fails as the driver's free
- * would. Where captures spare frees, it does neither. Without fences, this wait alone tells that
- * parts are unused. */
+ * would, but does neither while captures that permit frees are under way. With no capture under
+ * way, the context has no fences. This wait alone then tells that parts are unused. */
 static CUresult ask_for_part(struct pool *pool, struct context *context,
                              const struct free_call *call)
 {
@@ -152,7 +152,7 @@ static bool put_freed(struct context *context, const struct place *place, struct
 {
     lock_must_be_held(&context->lock);
     if (place->bin)
-        return thread_cache_put(place->cache, place->bin, block, stamp);
+        return thread_cache_push(place->cache, place->bin, block, stamp);
     heap_add_pending(heap_of(context), block, stamp);
     return policy_fence_is_due(context) || block->bucket->bytes == 0;
 }
@@ -165,11 +165,12 @@ struct freed {
                                     then */
     struct fence *fence;         /* to be recorded; NULL: none */
     bool synchronise;            /* this free synchronises the context, as the driver's does */
-    bool host_work;              /* it waits for work that ends only if the host acts */
+    bool host_work;              /* this free waits for a fence: there is host work, or the fence
+                                    replaces a synchronise (waits_for_a_fence) */
     bool part;                   /* the driver does not know the block */
 };
 
-/* Whether a free that has to wait waits for a fence instead of synchronising the context. A
+/* Whether this free must wait, and waits for a fence instead of synchronising the context. A
  * synchronise spoils every capture that begins meanwhile. So where captures may allocate, only the
  * setting free_synchronizes makes a free synchronise. A synchronise also never ends if the work
  * that was waited for without success needs a lock of the program. */
@@ -244,7 +245,7 @@ static CUresult fence_and_wait(struct pool *pool, struct block *block, CUdevicep
         result = wait_in_free(pool, block, freed->bucket, address, freed->stamp);
         /* The context's own work has completed. Only other contexts' work can leave blocks pending.
          */
-        if (policy_others_work_may_count(pool))
+        if (contexts_were_several(pool))
             heap_wait_if_missed(pool, context, monotonic_now());
         return result;
     }
@@ -259,8 +260,8 @@ static CUresult fence_and_wait(struct pool *pool, struct block *block, CUdevicep
 }
 
 /* Whether a free in a stream's order is better left to the driver, because little memory is left.
- * For the driver, such a free has completed with that stream's work; for the pool, only with all of
- * the context's work. This free must not wait for that work, as cuMemFree would. */
+ * The driver can reuse the memory once that stream's work has completed. The pool can reuse it only
+ * once all of the context's work has. cuMemFree would wait for that work. This free must not. */
 static bool is_missed_in_a_streams_order(struct pool *pool, struct block *block)
 {
     struct heap *heap = block->heap;
@@ -270,8 +271,8 @@ static bool is_missed_in_a_streams_order(struct pool *pool, struct block *block)
     return !is_the_drivers && heap_would_miss(pool, context_of_heap(heap), block->bytes);
 }
 
-/* Queries the fences while frees have to wait. The work that was waited for without success may
- * have completed without a query. */
+/* Prepares the thread to have a cache. While frees have to wait, also queries the fences: the work
+ * that was waited for without success may have completed, and nobody has asked. */
 static void prepare_free(struct pool *pool, struct context *context, bool waitable)
 {
     thread_cache_prepare_thread(pool);

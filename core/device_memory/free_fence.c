@@ -50,7 +50,7 @@ static void ask_about_unkept(struct pool *pool, struct context *context)
 
 /* Begins another fence if one has become due while this thread was recording. A free may have come
  * meanwhile, or an allocation may wait for a fence (await_fence_for in epoch_wait.c). NULL: none is
- * due. */
+ * due, or none can be begun now. */
 static struct fence *fence_again_if_due(struct context *context, bool waitable)
 {
     lock_must_be_held(&context->lock);
@@ -59,8 +59,8 @@ static struct fence *fence_again_if_due(struct context *context, bool waitable)
     return owed ? heap_begin_fence(context, waitable) : NULL;
 }
 
-/* Counts a free that has waited. A free that stands for blocks of several sizes counts for no size.
- */
+/* Counts a wait of a free. thread_state.freeing is NULL where the free waits for blocks of several
+ * sizes. Such a wait counts for the bucket of uncached blocks. */
 static void count_wait(const struct heap *heap)
 {
     struct bucket_counters *counters =
@@ -113,7 +113,8 @@ static void start_waiting_in_frees(struct heap *heap, struct driver_free *own)
         end = &(*end)->next;
     *end = own;
     update_driver_frees(heap);
-    /* Threads that are inside their caches have not seen the bit. */
+    /* Waits for threads that are inside their caches, since these may not have seen
+     * CLOSED_DRIVER_FREES yet. */
     thread_caches_wait(heap);
 }
 
@@ -137,16 +138,16 @@ static bool no_fence_is_possible(struct pool *pool, const struct context *contex
            !pool->driver->cuCtxRecordEvent;
 }
 
-/* Waits for everything that is pending now, by a fence of this thread, or by the fence that a
- * recording thread makes after its own. Returns the stamp up to which there is nothing left to wait
- * for. Blocks up to that stamp may still not be clean, if only other contexts' work is left.
- * Releases and retakes the lock. */
+/* Waits for everything that is pending now, by a fence of this thread, or by the next fence of a
+ * free that is recording. If neither can be had, waits for the closed epochs only. Returns the
+ * stamp up to which there is nothing left to wait for. Blocks up to that stamp may still not be
+ * clean, if only other contexts' work is left. Releases and retakes the lock. */
 static uint64_t wait_for_all_freed(struct pool *pool, struct context *context)
 {
     struct heap *heap = heap_of(context);
     heap_lock_must_be_held(heap);
     struct fence *fence = heap_begin_fence(context, true);
-    uint64_t stamp = epoch_current(&context->epochs) - (context->epochs.owed ? 0 : 1);
+    uint64_t stamp = epoch_current(&context->epochs) - (fence || !context->epochs.recording);
     uint64_t waited_before = thread_state.waited_ns;
     heap_unlock(heap);
     if (fence)
@@ -231,7 +232,7 @@ wait_for_what_is_missed(struct pool *pool, struct context *context, uint64_t roo
     if (thread_state.waited_ns != waited_before)
         count_wait(heap);
     const struct epochs *epochs = &context->epochs;
-    bool kept_by_others = policy_others_work_may_count(pool) && epoch_clean(epochs) < last &&
+    bool kept_by_others = contexts_were_several(pool) && epoch_clean(epochs) < last &&
                           !host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) &&
                           policy_pending_is_missed(context, room);
     heap_unlock(heap);
@@ -264,9 +265,9 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
         bool good = context->epochs.failures == 0 && !recorded.unusable &&
                     !policy_is_without_fences(context);
         fence = i < 3 && good ? fence_again_if_due(context, waitable) : NULL;
-        /* An allocation that waits sets `owed` again while a fence is being recorded. The flag
-         * stays set only if another thread has begun to record, and that thread then answers it. */
-        context->epochs.owed = context->epochs.owed && epoch_is_recorded_in_free(&context->epochs);
+        /* This thread has held the lock since its record ended, so no other thread is recording.
+         * Nobody would answer `owed` any more, so it is cleared. */
+        context->epochs.owed = false;
         if (!fence)
             ask_about_unkept(pool, context);
         if (!fence)
@@ -274,8 +275,8 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
         heap_unlock(heap);
         result = epoch_settle_record(pool, context, &recorded);
     }
-    /* Makes the stream on which memory is released while there is still memory: the stream is
-     * needed when there is none. */
+    /* Makes the return stream now, while memory is left for it. Memory is released on it when none
+     * is left. */
     if (pool->driver->cuMemFreeAsync &&
         !atomic_load_explicit(&context->return_stream, memory_order_relaxed))
         return_stream(pool, context);
@@ -299,10 +300,10 @@ static bool has_relied_enough(struct thread_cache *cache)
     return now - cache->left_fence_at > RELIED_NANOSECONDS;
 }
 
-/* Whether another thread is about to close the epoch. That thread has not advanced the number yet,
- * so its fence serves this thread's frees, too. Otherwise this thread claims the closing for
- * itself. closed_for is a hint, with acquire and release though it guards nothing. The lock decides
- * which thread closes. */
+/* Whether this thread leaves the closing to another thread that is about to close the epoch. That
+ * thread's fence mostly serves this thread's frees, too. False: this thread closes the epoch. It
+ * has set closed_for, or has relied on the other thread for RELIED_NANOSECONDS. closed_for is only
+ * a hint, since the lock decides which thread closes. Its acquire and release guard nothing. */
 static bool another_closes(struct epochs *epochs, struct thread_cache *cache)
 {
     if (!(atomic_load_explicit(&epochs->closed_for, memory_order_relaxed) ||

@@ -2,9 +2,9 @@
  * Ends a free: closes the epoch, records the fence, and waits where the driver's own free would
  * have waited.
  *
- * Fences are recorded here only inside the program's own frees, so that threads may wait for them
- * (epoch.h gives the reason). A free waits only for work that the driver's own free would have
- * waited for.
+ * Fences are recorded here only inside the program's own frees. Threads may wait for the waitable
+ * ones (epoch.h gives the reason). The fence of a free in a stream's order is only queried. A free
+ * waits only for work that the driver's own free would have waited for.
  */
 #ifndef CUDAPOOL_CORE_FREE_FENCE_H
 #define CUDAPOOL_CORE_FREE_FENCE_H
@@ -14,15 +14,16 @@
 
 #include "heap.h"
 
-/* Heap lock held. Closes the epoch and begins its fence. The caller must pass the fence to
- * heap_end_free. Returns NULL if no fence can be begun now. If another thread is recording a fence,
- * that thread records the one for this epoch next. waitable: the driver's own free would have
- * waited for the context's work. */
+/* Heap lock held. Closes the epoch and begins its fence. The caller must record the fence, usually
+ * by heap_end_free. Returns NULL, and leaves the epoch open, if no fence can be begun now. If
+ * another free is recording a waitable fence then, that free records the one for this epoch next.
+ * waitable: the driver's own free would have waited for the context's work. */
 struct fence *heap_begin_fence(struct context *context, bool waitable);
 
-/* No lock held. The slow part of a free. Records the fence from heap_begin_fence (NULL: there is
- * none) and releases excess memory to the driver. If waitable, waits where a later request might
- * lack the pending memory. Returns an error that stays in the context. */
+/* No lock held. The slow part of a free. Records the fence from heap_begin_fence, which is not
+ * NULL, and up to three more that become due meanwhile. Releases excess memory to the driver. If
+ * waitable, waits where a later request might lack the pending memory. Returns an error that stays
+ * in the context. */
 CUresult heap_end_free(struct pool *pool, struct context *context, struct fence *fence,
                        bool waitable);
 
@@ -36,7 +37,8 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
 bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t stamp,
                          CUresult *error);
 
-/* No lock held. Waits by a free that the driver makes, of something else (epoch_wait_by_free). */
+/* No lock held. Waits for the context's work: the driver frees one pinned byte, and that free waits
+ * (epoch_wait_by_free). Returns an error that stays in the context. */
 CUresult heap_wait_by_free(struct pool *pool, struct context *context);
 
 /*
@@ -48,10 +50,11 @@ CUresult heap_wait_by_free(struct pool *pool, struct context *context);
  * free would have waited for the work before the thread took the program's lock.
  *
  * So heap_begin_driver_free waits, without a lock and for as long as necessary, until the context's
- * own work uses no freed block. Until heap_end_driver_free, the heap's other frees wait for the
- * driver free (heap_wait_for_driver_frees). Without the pool, they would have waited for the
- * driver's lock. They must not wait earlier: the work that heap_begin_driver_free waits for may
- * need a lock that a freeing thread holds.
+ * own work uses no freed block. It does not wait if one thread alone uses the heap, or if no fence
+ * can be recorded. Until heap_end_driver_free, the heap's other frees wait for the driver free
+ * (heap_wait_for_driver_frees). Without the pool, they would have waited for the driver's lock.
+ * They must not wait earlier: the work that heap_begin_driver_free waits for may need a lock that a
+ * freeing thread holds.
  *
  * Other threads may free so often that blocks are pending at each of DRIVER_FREE_LOOKS looks.
  * heap_begin_driver_free then returns, and frees do not wait for this driver free.
@@ -84,8 +87,9 @@ void heap_wait_if_missed(struct pool *pool, struct context *context, uint64_t no
 bool heap_would_miss(struct pool *pool, struct context *context, uint64_t bytes);
 
 /* No lock held. Called inside a free, when the calling thread's cache is due for a fence. Closes
- * the epoch and records the fence, or leaves both to another thread. Returns the result of the
- * program's free. */
+ * the epoch and records the fence, or leaves both to another thread. While memory is to stay hot,
+ * it may put the fence off (thread_cache_puts_fence_off). Returns the result of the program's
+ * free. */
 CUresult heap_close_epoch(struct pool *pool, struct context *context);
 
 #endif

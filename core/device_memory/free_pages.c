@@ -4,8 +4,9 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 
-/* Looks at the blocks of one chain, at most `most`. The chain's thread may be changing it: the look
- * ends where the chain has left the cache. Returns how many more blocks the bin may have. */
+/* Looks at the blocks of one chain, at most `most`. The cache's thread may change the chain
+ * meanwhile, so the look ends at the first block that is not cached. Returns how much of `most` is
+ * left. */
 static uint64_t see_chain(struct page_look *look, const struct block *block, uint64_t most)
 {
     for (; block && most && block_state(block) == BLOCK_CACHED; block = block_cached_next(block)) {
@@ -18,7 +19,7 @@ static uint64_t see_chain(struct page_look *look, const struct block *block, uin
 static uint64_t blocks_in(const struct cache_bin *bin)
 {
     uint64_t blocks = cache_bin_bucket(bin) ? cache_bin_blocks(bin) : 0;
-    /* The bin's thread may be changing the counters. */
+    /* The bin's thread may be changing the counters, so an impossible count is left out. */
     return blocks <= bin->capacity ? blocks : 0;
 }
 
@@ -55,6 +56,9 @@ static uint64_t small_blocks_in_caches(const struct heap *heap)
     return blocks;
 }
 
+/* Returns the bytes of pages that are free only if cached blocks count as free. It may first move
+ * blocks to the heap's lists, which raises pages.free_bytes. So callers read that counter
+ * afterwards. */
 static uint64_t bytes_in_caches(struct pool *pool, struct heap *heap)
 {
     heap_lock_must_be_held(heap);

@@ -384,8 +384,8 @@ void heap_put_back_pending(struct pool *pool, struct heap *heap, struct block *b
     if (!heap_enter_table(pool, heap, block))
         return;
     block_set_state(block, BLOCK_PENDING);
-    block_list_prepend(&block->bucket->pending, block, LINK_BUCKET);
-    block_list_prepend(&heap->pending, block, LINK_HEAP);
+    insert_pending(&block->bucket->pending, block, LINK_BUCKET);
+    insert_pending(&heap->pending, block, LINK_HEAP);
     heap_count_back(block);
     counter_add(&heap->pending_bytes, block->bytes);
     count_pending(heap, block);

@@ -17,7 +17,8 @@
  * ladder.h describes how an allocation finds its block, and thread_cache.h how threads allocate and
  * free without a lock.
  *
- * Locking: the context's lock (heap_lock) guards all fields of struct heap that are not atomic.
+ * Locking: the context's lock (heap_lock) guards all fields of struct heap that are neither atomic
+ * nor fixed once heap_init has set them.
  */
 #ifndef CUDAPOOL_CORE_HEAP_H
 #define CUDAPOOL_CORE_HEAP_H
@@ -52,17 +53,18 @@ struct thread_cache;
 
 /* Reasons why thread caches may not be used: bits of heap->closed. */
 enum closed {
-    CLOSED_COLLECTING = 1,     /* another thread is emptying them */
+    CLOSED_COLLECTING = 1,     /* a thread has closed them all to work on them (cache_set.h) */
     CLOSED_ENDING = 2,         /* the context is being ended */
     CLOSED_UNUSABLE = 4,       /* the driver answers all calls in this context */
-    CLOSED_FINEST_SIZES = 8,   /* sizes are not rounded to buckets: see heap->finest_sizes */
+    CLOSED_FINEST_SIZES = 8,   /* bucket sizes are the finest possible: see heap->finest_sizes */
     CLOSED_SYNCHRONISING = 16, /* every free waits: by the settings, or frees_wait.h */
     CLOSED_WEAKLY = 32,        /* no membarrier: threads enter by atomic exchange */
     CLOSED_HOST_WORK = 64,     /* frees wait for work that only the host ends */
     CLOSED_DRIVER_FREES = 128, /* frees wait for the driver's: see heap->driver_frees */
 };
 
-/* A driver free in progress. Owned by its thread, which changes it with the heap lock held. */
+/* A driver free in progress or about to begin. It lies on the stack of the thread that makes it.
+ * All threads read and write it with the heap lock held, since their records are linked. */
 struct driver_free {
     uint64_t number; /* counted from 1 */
     struct driver_free *next;
@@ -93,7 +95,7 @@ struct thread_caches {
 struct recent_sums {
     uint64_t current, clean; /* the epochs' numbers at that look; current 0: look again */
     uint64_t pending_bytes;  /* bytes pending in caches */
-    uint64_t pending_slots;  /* bits: the slots of the threads that have pending blocks */
+    uint64_t pending_slots;  /* bits: the slots of the threads that have blocks pending in caches */
     uint64_t requested;      /* requested bytes of all live blocks */
     unsigned freeing;        /* threads that freed something in epoch `current` or the one before */
 };
@@ -287,9 +289,9 @@ void heap_leave_table(struct pool *pool, struct heap *heap, struct block *block)
 /* Takes a free block out of its lists and out of the counters of free blocks. */
 void heap_detach_free(struct heap *heap, struct block *block);
 
-/* heap_begin_leaving takes out a free block that the driver is to free: its bucket no longer counts
- * it as reserved. heap_count_back counts a block as reserved and free again. Such a block is in no
- * list yet. */
+/* heap_begin_leaving takes a free block out of its lists, because it is released to the driver or
+ * becomes a segment. Its bucket no longer counts it as reserved. heap_count_back counts such a
+ * block as reserved and free again, and the caller lists it. */
 void heap_begin_leaving(struct heap *heap, struct block *block);
 void heap_count_back(struct block *block);
 

@@ -145,7 +145,7 @@ static CUresult finish_miss(const struct miss *miss, struct bucket *bucket)
     miss_count_request(miss, bucket->counters);
     counter_add(&heap->misses, 1);
     if (met)
-        counter_raise_shared(&context->device->largest_request, miss->requested);
+        miss_note_met(miss);
     bool recorded =
         met && lives &&
         (segment ? record_segment(miss, heap, bucket) : record_block(miss, heap, bucket));
@@ -175,16 +175,16 @@ static CUresult refuse(struct miss *miss, struct bucket *bucket)
  */
 #define SEGMENT_WAIT_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
 
-/* What a miss of device memory has in addition. If its block may be cut, the miss's bytes are the
- * segment's. */
+/* What a miss of device memory has in addition to struct miss. While a segment is wanted,
+ * miss->bytes are the segment's, and bucket->bytes the block's. */
 struct cutting {
     struct bucket *bucket;
-    bool done;                  /* the block was cut out of memory that became free meanwhile */
-    struct situation situation; /* before the miss */
+    bool done;                  /* the block was cut out of clean memory: no new memory is needed */
+    struct situation situation; /* before the miss; cut_before_growth renews `requested` */
 };
 
-/* Cuts a block for the program out of free memory, and counts it as a hit. anywhere: see heap_cut.
- */
+/* Cuts a block for the program out of clean memory, and counts it as a hit. Returns false if there
+ * is no such memory, or if the context is ending. anywhere: see heap_cut. */
 static bool cut_for(struct miss *miss, bool anywhere)
 {
     heap_lock_must_be_held(heap_of(miss->context));
@@ -224,9 +224,9 @@ static CUresult cut_or_ask_driver(struct miss *miss)
     return lock_and_cut_for(miss, false) ? CUDA_SUCCESS : ask_driver_or_cut(miss);
 }
 
-/* Tries to cut the block out of free memory of other sizes, which is as good as a new segment. If
- * none is clean, it empties the caches and queries the fences of pending blocks. Pending blocks
- * without a fence get one that is only queried. Releases and retakes the lock. */
+/* Tries to cut the block out of clean memory of any size. If that fails, and the heap's free memory
+ * might be enough, it empties the caches, queries the fences of pending blocks and tries again.
+ * Pending blocks without a fence get one that is only queried. Releases and retakes the lock. */
 static bool cut_what_is_over(struct miss *miss)
 {
     struct context *context = miss->context;
@@ -245,8 +245,8 @@ static bool cut_what_is_over(struct miss *miss)
     return cut_for(miss, false);
 }
 
-/* If the reserve may not grow, waits for pending blocks as far as an allocation may, and cuts the
- * block out of them. */
+/* Tries to cut the block before the reserve grows. If the reserve may not grow, it also waits, as
+ * far as an allocation may, for the blocks that were pending when the wait began. */
 static bool cut_before_growth(struct miss *miss)
 {
     struct context *context = miss->context;
@@ -254,8 +254,10 @@ static bool cut_before_growth(struct miss *miss)
     heap_lock(heap);
     bool done = cut_what_is_over(miss);
     uint64_t last = heap->pending.last ? counter_get(&heap->pending.last->epoch) : 0;
+    struct cutting *cutting = miss->with;
+    cutting->situation.requested = heap_bytes(heap).requested;
     uint64_t bound =
-        release_bound(miss->pool, context, heap_bytes(heap).requested, miss->requested);
+        release_bound(miss->pool, context, cutting->situation.requested, miss->requested);
     while (!done && counter_get(&heap->reserved_bytes) + miss->bytes > bound &&
            heap->pending.first && counter_get(&heap->pending.first->epoch) <= last &&
            epoch_wait_in_allocation(miss->pool, context, counter_get(&heap->pending.first->epoch)))
@@ -265,7 +267,8 @@ static bool cut_before_growth(struct miss *miss)
 }
 
 /* Whether this thread is now the one that asks for a segment. Many threads that begin at the same
- * moment need one segment, and not one each. The driver makes one at a time anyway. */
+ * moment need one segment, and not one each. The driver makes one at a time anyway. False: the
+ * block was cut meanwhile (cutting->done), or the thread has waited too long and asks unclaimed. */
 static bool claim_segment(struct miss *miss, _Atomic bool *asked)
 {
     uint64_t started = monotonic_now();
@@ -281,8 +284,8 @@ static bool claim_segment(struct miss *miss, _Atomic bool *asked)
     return true;
 }
 
-/* Asks for the block alone, which may fit if the driver has no memory for the segment. No memory is
- * released for the rest of the segment. */
+/* Asks for the block alone, which may fit where the segment did not. If it does not fit either,
+ * reclaim then releases memory for the block, and not for a whole segment. */
 static void ask_for_block_alone(struct miss *miss)
 {
     struct cutting *cutting = miss->with;
@@ -384,8 +387,8 @@ static void miss_alone(struct miss *miss, struct bucket *bucket)
     finish_cutting(miss, bucket);
 }
 
-/* Gets a block as miss_alone does. If the driver has no memory, spare memory serves, which cannot
- * be released to the driver. */
+/* Gets a block as miss_alone does. If the driver has no memory, the block is cut out of clean
+ * memory. Spare memory cannot be released to the driver, but it can serve the request. */
 static void miss_alone_or_cut(struct miss *miss, struct bucket *bucket)
 {
     struct heap *heap = heap_of(miss->context);
@@ -398,7 +401,8 @@ static void miss_alone_or_cut(struct miss *miss, struct bucket *bucket)
     miss_alone(miss, bucket);
 }
 
-/* Releases the lock. */
+/* Gets a new block in this way, unless the request exceeds the device. Heap lock held; the function
+ * releases it. */
 static CUresult miss_by(void (*way)(struct miss *, struct bucket *), struct pool *pool,
                         struct context *context, struct bucket *bucket, CUdeviceptr *address,
                         size_t requested)

@@ -11,7 +11,7 @@
 bool policy_keeps_hot(struct pool *pool, const struct heap *heap)
 {
     return context_of_heap(heap)->device->hot_bytes && one_stream_is_used(pool) &&
-           !atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
+           !contexts_were_several(pool);
 }
 
 uint64_t policy_hot_fence_bytes(struct pool *pool, const struct heap *heap)

@@ -241,11 +241,6 @@ bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *cont
            captures_under_way(&pool->captures) || policy_is_without_fences(context);
 }
 
-bool policy_others_work_may_count(struct pool *pool)
-{
-    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
-}
-
 /* Whether allocations might need the pending bytes, given the room that is left without them.
  * Clean bytes count as room. True if the pending bytes exceed room / MISSED_SHARE. Also true if,
  * for an n <= MISSED_REQUESTS, room - pending < n * largest_request <= room + pending: n such
@@ -270,11 +265,9 @@ bool policy_pending_is_missed(struct context *context, uint64_t room)
 
 bool policy_memory_is_missed(const struct context *context, uint64_t more, uint64_t room)
 {
-    const struct device *device = context->device;
-    uint64_t most = counter_get(&heap_of(context)->pending_bytes) + device->growth_budget +
+    uint64_t most = counter_get(&heap_of(context)->pending_bytes) + context->device->growth_budget +
                     CACHES_LEAST_BYTES + more;
-    return room < MISSED_SHARE * most ||
-           room < most + MISSED_REQUESTS * counter_get(&device->largest_request);
+    return is_missed(context, most, room);
 }
 
 /* ---- what a miss has shown ---- */

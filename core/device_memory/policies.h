@@ -97,10 +97,6 @@ bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *cont
 /* Whether the pool has stopped recording fences in this context. No lock needed. */
 bool policy_is_without_fences(const struct context *context);
 
-/* Whether a fence may be incomplete because of other contexts' work only. The plain driver does not
- * wait for that work, so the pool queries such a fence but never waits for it. No lock needed. */
-bool policy_others_work_may_count(struct pool *pool);
-
 /* Whether a later allocation might need the pending bytes. Their work might need the host to act
  * first without the pool knowing, as with a kernel that another thread unblocks. Then that
  * allocation could not safely wait for them. room: bytes that are left. */

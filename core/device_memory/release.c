@@ -181,8 +181,7 @@ static void give_back(struct pool *pool, struct context *context, struct block *
 {
     bool pushed;
     look_at_objects(pool);
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     bool current = context_push(pool, context, &pushed);
     CUstream stream = returns_in_stream_order(pool) ? return_stream(pool, context) : NULL;
     if (current)
@@ -190,8 +189,7 @@ static void give_back(struct pool *pool, struct context *context, struct block *
     else
         refuse_all(chain);
     context_pop(pool, pushed);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
 }
 
 /* The caller pins the context throughout, so that the context can't end while a block is half

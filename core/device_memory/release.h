@@ -48,7 +48,7 @@ void release_excess(struct pool *pool, struct context *context, const struct sit
                     enum release_place place);
 
 /* The reserve that the settings allow the context once the program holds this many bytes more.
- * requested: what it holds now. Heap lock held. */
+ * requested: what it holds now. */
 uint64_t release_bound(const struct pool *pool, const struct context *context, uint64_t requested,
                        uint64_t bytes);
 

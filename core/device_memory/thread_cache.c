@@ -108,8 +108,8 @@ static inline void take_stamp(const struct heap *heap, struct cache_bin *bin, ui
 }
 
 /* The thread has read a new number. If a free or a synchronise advanced it, what this thread freed
- * before has a fence, or is clean. A free in a stream's order and a wait for a stream leave it
- * without a fence, so the thread goes on counting. */
+ * before has a waitable fence, or is clean. Otherwise the thread goes on counting, unless a fence
+ * was due: that free has recorded one, which may be of another sort. */
 static void note_epoch(struct thread_cache *cache, uint64_t stamp)
 {
     uint64_t before = counter_get(&cache->stamp);
@@ -122,7 +122,9 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
     counter_set(&cache->freed_bytes_before, counter_get(&cache->freed_bytes));
     counter_set(&cache->stamp, stamp);
     cache_follow_live(cache);
-    if (epoch_is_closed(&context_of_heap(cache->heap)->epochs, before)) {
+    bool spent =
+        cache->frees_left == 0 || counter_get(&cache->freed_bytes) >= cache->freed_bytes_at_fence;
+    if (spent || epoch_is_closed(&context_of_heap(cache->heap)->epochs, before)) {
         cache->frees_left = cache->frees_to_fence;
         set_bytes_to_fence(cache);
     }
@@ -134,33 +136,33 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
 }
 
 __attribute__((always_inline)) static inline bool
-put(struct thread_cache *cache, struct cache_bin *bin, struct block *block, uint64_t stamp)
+push_stamped(struct thread_cache *cache, struct cache_bin *bin, struct block *block, uint64_t stamp)
 {
     if (counter_get(&cache->stamp) != stamp)
         note_epoch(cache, stamp);
     if (counter_get(&bin->open->stamp) != stamp)
         take_stamp(cache->heap, bin, stamp, block);
-    return cache_put(cache, bin, block);
+    return cache_push(cache, bin, block);
 }
 
-bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
-                      uint64_t stamp)
+bool thread_cache_push(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
+                       uint64_t stamp)
 {
-    return put(cache, bin, block, stamp);
+    return push_stamped(cache, bin, block, stamp);
 }
 
-enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
-                             uint64_t stamp)
+enum cache_pushed thread_cache_push_claimed(struct thread_cache *cache, struct block *block,
+                                            CUdeviceptr address, uint64_t stamp)
 {
     struct cache_bin *bin = cache_bin_at(cache, block_bin(block));
     if (thread_cache_is_full(bin)) {
         block_set(block, address, BLOCK_LIVE);
         cache_leave(cache);
-        return NOT_GIVEN;
+        return NOT_PUSHED;
     }
-    bool due = put(cache, bin, block, stamp);
+    bool due = push_stamped(cache, bin, block, stamp);
     cache_leave(cache);
-    return due ? GIVEN_FENCE_DUE : GIVEN;
+    return due ? PUSHED_FENCE_DUE : PUSHED;
 }
 
 struct cache_pending thread_cache_look(const struct cache_bin *bin)

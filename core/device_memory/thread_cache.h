@@ -104,8 +104,8 @@
  * unemptied. So does a thread that ends without destructors (by the bare system call). Another
  * thread takes that cache over when it needs one.
  *
- * Fences are shared: A cache counts what its thread has freed since the epoch's number changed. The
- * thread that changed the number records a fence for everything that was freed before. While the
+ * Fences are shared: A cache counts what its thread has freed without a fence. A free that changes
+ * the epoch's number records a fence for everything that was freed before. While the
  * GPU keeps up, a fence is due once one thread has freed half as many blocks as a bin may hold. The
  * bin's other half lasts until the fence has completed. The threads of all awake caches together
  * may free as many bytes without a fence as a heap without caches. Threads that have not freed
@@ -251,7 +251,7 @@ struct thread_cache {
     _Atomic uint8_t slot;
     /* Shift to the right of the device's fence_bytes << CACHE_DOUBLINGS. */
     uint8_t fence_bytes_shift;
-    uint32_t frees_to_fence; /* value of frees_left at the start of each epoch */
+    uint32_t frees_to_fence; /* value of frees_left after a fence */
     /* Bytes that may be freed without a fence while memory is to stay hot (policy_keeps_hot). 0: no
      * such limit. */
     uint64_t hot_fence_bytes;
@@ -406,23 +406,24 @@ struct block *thread_cache_turn_clean(struct thread_cache *cache, struct cache_b
 
 /* Inside, where the newest segment has the block's stamp. Puts a claimed block into that segment.
  * True: a fence is due, and the slow path must close the epoch (heap_close_epoch). */
-static inline bool cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block)
+static inline bool cache_push(struct thread_cache *cache, struct cache_bin *bin,
+                              struct block *block)
 {
     struct cache_segment *open = bin->open;
     block_set_cached_next(block, open->newest);
     cache_set_block(&open->newest, block);
     bin->room--;
     counter_add(&cache->requested_freed, counter_get(&block->requested));
-    uint64_t given = counter_get(&cache->freed_bytes) + bin->bytes;
-    counter_set(&cache->freed_bytes, given);
+    uint64_t freed = counter_get(&cache->freed_bytes) + bin->bytes;
+    counter_set(&cache->freed_bytes, freed);
     counter_add(&bin->counters->frees, 1);
-    return --cache->frees_left == 0 || given >= cache->freed_bytes_at_fence;
+    return --cache->frees_left == 0 || freed >= cache->freed_bytes_at_fence;
 }
 
 /* Inside, or with the heap lock held, where the bin is not full. Puts a claimed block into the bin.
- * stamp: the newest segment's or a newer one. Returns what cache_put does. */
-bool thread_cache_put(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
-                      uint64_t stamp);
+ * stamp: the newest segment's or a newer one. Returns what cache_push does. */
+bool thread_cache_push(struct thread_cache *cache, struct cache_bin *bin, struct block *block,
+                       uint64_t stamp);
 
 /* Whether no block can be put into the bin. */
 static inline bool thread_cache_is_full(const struct cache_bin *bin)
@@ -438,16 +439,16 @@ struct cache_pending {
 };
 struct cache_pending thread_cache_look(const struct cache_bin *bin);
 
-enum given {
-    GIVEN,
-    GIVEN_FENCE_DUE,
-    NOT_GIVEN, /* the caller must take the slow path: heap_free */
+enum cache_pushed {
+    PUSHED,
+    PUSHED_FENCE_DUE,
+    NOT_PUSHED, /* the caller must take the slow path: heap_free */
 };
 
-/* Inside; leaves the cache. Puts a claimed block into its bin where cache_put is not enough: in
- * another epoch, or where the bin may be full. NOT_GIVEN: the block is live again. */
-enum given thread_cache_give(struct thread_cache *cache, struct block *block, CUdeviceptr address,
-                             uint64_t stamp);
+/* Inside; leaves the cache. Puts a claimed block into its bin where cache_push is not enough: in
+ * another epoch, or where the bin may be full. NOT_PUSHED: the block is live again. */
+enum cache_pushed thread_cache_push_claimed(struct thread_cache *cache, struct block *block,
+                                            CUdeviceptr address, uint64_t stamp);
 
 /* ---- a due fence: by the cache's thread with the heap lock held ---- */
 

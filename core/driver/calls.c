@@ -19,11 +19,9 @@ void relaxed_mode_end(const struct driver *driver, struct relaxed_mode mode)
 static CUresult ask_range(const struct driver *driver, CUdeviceptr address, CUdeviceptr *base,
                           size_t *bytes)
 {
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    struct relaxed_mode mode = enter_driver_relaxed(driver);
     CUresult result = driver->cuMemGetAddressRange_v2(base, bytes, address);
-    relaxed_mode_end(driver, mode);
-    leave_driver();
+    leave_driver_relaxed(driver, mode);
     return result;
 }
 
@@ -57,10 +55,8 @@ uint64_t driver_stream_ordered_bytes(const struct driver *driver, CUdeviceptr ad
 
 CUresult driver_memory_info(const struct driver *driver, size_t *left, size_t *total)
 {
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    struct relaxed_mode mode = enter_driver_relaxed(driver);
     CUresult result = driver->cuMemGetInfo_v2(left, total);
-    relaxed_mode_end(driver, mode);
-    leave_driver();
+    leave_driver_relaxed(driver, mode);
     return result;
 }

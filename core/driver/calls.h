@@ -55,6 +55,19 @@ struct relaxed_mode {
 struct relaxed_mode relaxed_mode_begin(const struct driver *driver);
 void relaxed_mode_end(const struct driver *driver, struct relaxed_mode mode);
 
+/* enter_driver and relaxed_mode_begin, and their ends. */
+static inline struct relaxed_mode enter_driver_relaxed(const struct driver *driver)
+{
+    enter_driver();
+    return relaxed_mode_begin(driver);
+}
+
+static inline void leave_driver_relaxed(const struct driver *driver, struct relaxed_mode mode)
+{
+    relaxed_mode_end(driver, mode);
+    leave_driver();
+}
+
 /* Asks the driver for the free and total bytes of the current context's device, also during
  * captures. */
 CUresult driver_memory_info(const struct driver *driver, size_t *left, size_t *total);

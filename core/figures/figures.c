@@ -127,8 +127,8 @@ static void make_arena(struct figures *figures)
         begin(figures, memory, FIGURES_BYTES_MAX);
 }
 
-/* Files are opened and grown with the lock held. Cancellation is off, so that no thread ends
- * meanwhile. */
+/* Files are opened and grown with the lock held, and these calls may be cancellation points. So
+ * cancellation is off: a thread that ended there would never release the lock. */
 static int take_lock(struct figures *figures)
 {
     int cancellation = cancellation_off();
@@ -342,7 +342,7 @@ struct figures_record *figures_next(struct figures_walk *walk)
     uint64_t next = header->first;
     if (walk->record)
         next = (uint64_t)((char *)walk->record - (char *)header) + walk->record->bytes;
-    /* A record of length 0 is what a truncation of the file has left. */
+    /* After a truncation of the file, the memory is zero, and a record may have length 0. */
     if (next >= used || (walk->record && walk->record->bytes == 0))
         return next_outside(walk);
     walk->record = (void *)((char *)header + next);
@@ -353,7 +353,7 @@ static void add_held_by_bucket(struct history_sample *sum, const struct bucket_c
 {
     uint64_t reserved = counter_get(&c->reserved_bytes);
     uint64_t free = counter_get(&c->free_bytes), clean = counter_get(&c->clean_bytes);
-    /* Other threads may be changing the counters meanwhile. */
+    /* Other threads may be changing the counters, so a negative difference counts as 0. */
     counter_add(&sum->live_bytes, reserved > free ? reserved - free : 0);
     counter_add(&sum->cached_bytes, clean);
     counter_add(&sum->pending_bytes, free > clean ? free - clean : 0);
@@ -422,20 +422,20 @@ void figures_sum(struct figures_walk walk, int64_t device, uint64_t now, struct 
 
 /* ---- sampling ---- */
 
-/* Starts the peaks of the next sample. A peak that another thread raises between the load and the
- * exchange makes the exchange fail, and counts in the next sample. */
-static void forget_recent_peaks(struct figures_walk walk, int64_t device)
+/* Returns the device's peak since the last sample, and starts that of the next one. A peak that
+ * another thread raises meanwhile counts in one of the two. */
+static uint64_t take_recent_peak(struct figures_walk walk, int64_t device)
 {
     struct figures_record *record;
+    uint64_t peak = 0;
     while ((record = figures_next(&walk)) != NULL) {
         struct figures_kind *kind = (void *)record;
         if (record->type != FIGURES_KIND || kind->device != device)
             continue;
-        uint64_t seen = counter_get(&kind->counters.recent_peak);
         /* Relaxed: it orders nothing. */
-        atomic_compare_exchange_strong_explicit(&kind->counters.recent_peak, &seen, 0,
-                                                memory_order_relaxed, memory_order_relaxed);
+        peak += atomic_exchange_explicit(&kind->counters.recent_peak, 0, memory_order_relaxed);
     }
+    return peak;
 }
 
 /* Samples every device at the time now. Returns when the next sample is due. */
@@ -449,8 +449,9 @@ static uint64_t sample_devices(struct figures *figures, uint64_t now)
             continue;
         struct figures_history *history = (void *)record;
         struct history_sample sum;
+        uint64_t peak = take_recent_peak(figures_walk(figures), history->device);
         figures_sum(figures_walk(figures), history->device, now, &sum);
-        forget_recent_peaks(figures_walk(figures), history->device);
+        counter_raise_to(&sum.peak_bytes, peak);
         history_add(&history->history, &sum);
         uint64_t next = history_next(&history->history, now);
         due = next < due ? next : due;
@@ -471,9 +472,10 @@ void figures_sample_now(struct figures *figures, uint64_t now)
      * left them. */
     if (atomic_exchange_explicit(&figures->sampling, true, memory_order_acquire))
         return;
+    uint64_t began = monotonic_now();
     note_seen(figures, now);
     uint64_t due = sample_devices(figures, now);
-    uint64_t least = now + COST_SHARE * (monotonic_now() - now);
+    uint64_t least = began + COST_SHARE * (monotonic_now() - began);
     atomic_store_explicit(&figures->sample_due, due > least ? due : least, memory_order_relaxed);
     atomic_store_explicit(&figures->sampling, false, memory_order_release);
 }

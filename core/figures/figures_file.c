@@ -27,8 +27,8 @@
 
 #define FIRST_BYTES (UINT64_C(64) << 10)
 
-/* From FILES_ENOUGH entries on, a usual directory loses the files of dead processes, but for the
- * DEAD_KEPT newest. */
+/* If a usual directory has FILES_ENOUGH entries or more, the files of dead processes are removed,
+ * except the DEAD_KEPT newest. */
 #define FILES_ENOUGH 64u
 #define DEAD_KEPT    32u
 
@@ -137,7 +137,8 @@ bool figures_file_directory(unsigned index, char *path, size_t bytes)
     return length > 0 && (size_t)length < bytes;
 }
 
-/* -1 where the directory cannot be used, or has not plenty of room. */
+/* Returns a descriptor; -1 if the directory cannot be used, is not in memory, or has too little
+ * room. */
 static int open_usual_directory(unsigned index, char *path, size_t bytes)
 {
     if (!figures_file_directory(index, path, bytes))
@@ -171,8 +172,8 @@ static int by_start(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The four numbers of a file's name, as create writes them. False where the name has another
- * form. */
+/* Reads the four numbers of a file's name, as create writes them: pid, start, pid namespace, count.
+ * Returns false if the name has another form. */
 static bool parse_name(const char *name, uint64_t numbers[4])
 {
     for (int i = 0; i < 4; i++) {
@@ -184,8 +185,8 @@ static bool parse_name(const char *name, uint64_t numbers[4])
     return strcmp(name, FIGURES_SUFFIX) == 0;
 }
 
-/* Decides by use, or where use is unknown, by the pid. A pid that another process has by now counts
- * as alive. */
+/* Whether the file's process is dead. If use is unknown, the pid decides. A process of another pid
+ * namespace then counts as alive, and so does a pid that another process has by now. */
 static bool is_dead(enum figures_use use, const uint64_t numbers[4], uint64_t pid_namespace)
 {
     if (use != FIGURES_USE_UNKNOWN)
@@ -261,7 +262,7 @@ static int create(int directory, char *name, size_t bytes)
     return -1;
 }
 
-/* NULL with errno. */
+/* Reserves the file's first bytes and maps it. Returns NULL with errno on failure. */
 static void *reserve_and_map(int fd, struct figures_file *file)
 {
     struct statx found;
@@ -278,7 +279,8 @@ static void *reserve_and_map(int fd, struct figures_file *file)
     return memory == MAP_FAILED ? NULL : memory;
 }
 
-/* NULL with errno. */
+/* Makes the file in the directory and maps it. Returns NULL with errno on failure, and then leaves
+ * no file. */
 static void *make_in(int directory, const char *path, struct figures_file *file)
 {
     char name[128];

@@ -1,10 +1,10 @@
 /*
  * The report: what the pool did, as plain data that counting code fills and printing code reads.
  *
- * The pool fills a struct report when the process ends; `cudapool report` fills one from JSON. Both
- * print it with report_print_table (report_table.h). The report owns its arrays (report_free). No
- * locking: a report belongs to one thread. Sizes are bytes and times are nanoseconds, unless a name
- * says otherwise.
+ * The pool fills a struct report when the process ends. Tools fill one from JSON, or from a file of
+ * figures. Both print it with report_print_as (report_table.h). The report owns its arrays
+ * (report_free). No locking: a report belongs to one thread. Sizes are bytes and times are
+ * nanoseconds, unless a name says otherwise.
  */
 #ifndef CUDAPOOL_CORE_REPORT_H
 #define CUDAPOOL_CORE_REPORT_H
@@ -39,8 +39,8 @@ struct report_kind {
     size_t bucket_count;
 };
 
-/* One moment of a device: the use of its memory, of all kinds that lie on it together, and how
- * requests of all kinds were answered. */
+/* One moment of a device. Its bytes are sums over the kinds whose memory lies on the device. Its
+ * hits and misses are sums over all kinds, pinned host memory included. */
 struct report_sample {
 #define COUNTS_OF_SAMPLES
 #define COUNTS_AS_MEMBERS
@@ -53,8 +53,8 @@ struct report_exchange {
     uint64_t last_nanoseconds; /* the time of the last, since the process started; 0: never */
 };
 
-/* Memory that processes on the device released for each other. Every member is a counter
- * (uint64_t). */
+/* Memory that processes on the device released for each other. The members are counters (uint64_t)
+ * and struct report_exchange. */
 struct report_neighbours {
 #define COUNTS_OF_NEIGHBOURS
 #define COUNTS_AS_MEMBERS
@@ -116,11 +116,12 @@ uint64_t report_all_hits(const struct report_counters *counters);
  * not known here. */
 bool report_kind_is_of_device(const struct report_kind *kind);
 
-/* The sums of all failures, and of all blocks released to the driver. */
+/* The sums of all failures, and of all evictions. Those include blocks that ended with their
+ * context, or were freed without the pool. */
 uint64_t report_all_failures(const struct report_counters *counters);
 uint64_t report_all_given_back(const struct report_counters *counters);
 
-/* Fills the device's samples from a history, which may have been left in the middle of a change.
+/* Fills the device's samples from a history. Skips samples that a killed writer left unfinished.
  * started: when the process started, on the history's clock. False where memory is short. */
 struct history;
 bool report_take_history(struct report_device *device, const struct history *history,

@@ -78,8 +78,7 @@ static struct graph_owner *make_owner(struct pool *pool, struct graph_memory *me
     if (!owner)
         return NULL;
     owner->memory = memory;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    struct relaxed_mode mode = enter_driver_relaxed(driver);
     struct capture_place place;
     bool told = capture_place_ask(driver, stream, &place) && place.graph;
     owner->capture_id = told ? place.capture : 0;
@@ -88,8 +87,7 @@ static struct graph_owner *make_owner(struct pool *pool, struct graph_memory *me
     owner->stream = (uintptr_t)stream;
     owner->began = monotonic_now();
     bool retained = told && retain(driver, place.graph, owner);
-    relaxed_mode_end(driver, mode);
-    leave_driver();
+    leave_driver_relaxed(driver, mode);
     if (!told && place.is_spoilt)
         return without_graph(owner);
     if (!told)
@@ -203,11 +201,9 @@ static bool owns_nothing(const struct graph_owner *owner)
  * anything. The driver launches a graph with a user object more slowly. */
 static void freed_outside(const struct driver *driver, CUgraph graph, CUuserObject object)
 {
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    struct relaxed_mode mode = enter_driver_relaxed(driver);
     driver->cuGraphReleaseUserObject(graph, object, 1);
-    relaxed_mode_end(driver, mode);
-    leave_driver();
+    leave_driver_relaxed(driver, mode);
 }
 
 static struct graph_owner *take_from_under_way(struct graph_memory *memory,

@@ -7,8 +7,8 @@
 #include "core/driver/calls.h"
 #include "host_large.h"
 
-/* Unlike cuMemFreeHost, cuMemHostUnregister needs a current context. The housekeeper has none, nor
- * has every thread of the program. */
+/* Unlike cuMemFreeHost, cuMemHostUnregister needs a current context. The housekeeper has none, and
+ * threads of the program may have none. */
 static CUresult give_back_registered(struct pool *pool, struct context *context, void *memory,
                                      uint64_t bytes)
 {
@@ -33,9 +33,9 @@ CUresult host_call_to_free(struct pool *pool, const struct host_leaving *leaving
 
 /* The driver's own free waits for all of the context's work. Without the pool, earlier frees would
  * have waited for the work submitted before them. With the pool they may not have, and the program
- * may since have taken a lock that this work needs. So the pool waits for this work first, no
- * longer than STALLED_WAIT_NANOSECONDS, as an allocation does. It does not wait where the work may
- * be ordered after work that only the host ends. */
+ * may since have taken a lock that this work needs. So the pool waits for this work first, for
+ * STALLED_WAIT_NANOSECONDS at most. It does not wait where the work may be ordered after work that
+ * only the host ends. */
 bool host_frees_are_over(struct pool *pool, struct context *context)
 {
     struct epochs *epochs = &context->epochs;
@@ -43,13 +43,13 @@ bool host_frees_are_over(struct pool *pool, struct context *context)
     uint64_t last = atomic_load_explicit(&epochs->fenced, memory_order_relaxed);
     uint64_t clean = epoch_clean(epochs), give_up_at = monotonic_now();
     bool over = last <= clean;
-    /* If another thread has already waited for this work without result, its fence is only queried.
-     */
+    /* If an earlier call has waited without success, the fence is only queried. */
     if (!host_work_is_unwaited(&epochs->host_work, clean))
         give_up_at += STALLED_WAIT_NANOSECONDS;
     if (!over && !epoch_may_be_behind_host_work(epochs, last)) {
         over = epoch_wait_when_short(pool, context, last, give_up_at);
-        /* A wait that ended before give_up_at found only other contexts' work left. */
+        /* A wait that ended before give_up_at does not show that the work is stuck. Only other
+         * contexts' work was left, or the fence could not be queried. */
         if (!over && monotonic_now() >= give_up_at)
             host_work_note_unwaited(&epochs->host_work, last);
     }

@@ -49,7 +49,7 @@ static bool others_will_fence(struct context *context, uint64_t stamp)
         return false;
     context_lock(context);
     bool others = epoch_is_recorded_in_free(epochs);
-    epochs->owed |= others && stamp >= epoch_current(epochs);
+    epochs->owed |= others && !epoch_is_closed(epochs, stamp);
     context_unlock(context);
     return others;
 }
@@ -124,7 +124,7 @@ struct host_freed {
 /* Whether allocations may be unable to wait for pending blocks, because of other contexts' work. */
 static bool has_to_wait(struct pool *pool, struct host_heap *heap)
 {
-    return atomic_load_explicit(&pool->several_contexts, memory_order_acquire) &&
+    return contexts_were_several(pool) &&
            host_sum(heap).pending_bytes > host_memory_of(pool)->growth_budget;
 }
 

@@ -262,9 +262,12 @@ static void count_bytes_anew(struct host_shard *shard, uint64_t freed)
 void host_begin_epoch(const struct pool *pool, struct host_shard *shard, uint64_t stamp)
 {
     lock_must_be_held(&shard->lock);
+    bool closed = epoch_is_closed(&shard->heap->context->epochs, counter_get(&shard->newest));
+    uint64_t freed = closed ? 0 : (uint64_t)(shard->bytes_at_first - shard->bytes_left);
     counter_set(&shard->newest, stamp);
-    shard->frees_left = shard->fence_next ? 1 : fence_frees(pool);
-    count_bytes_anew(shard, 0);
+    if (closed)
+        shard->frees_left = shard->fence_next ? 1 : fence_frees(pool);
+    count_bytes_anew(shard, freed);
 }
 
 struct host_spent host_look_what_is_spent(const struct pool *pool, struct host_shard *shard)

@@ -15,7 +15,7 @@
 #include "host_release.h"
 
 /* Without cuCtxRecordEvent nobody can ask whether a context has any work. Free blocks could then be
- * released only inside frees, and an allocation could fail for want of them. */
+ * released only inside frees. So an allocation could fail although free blocks exist. */
 static bool can_serve(const struct driver *driver)
 {
     return driver->cuMemHostAlloc && driver->cuMemFreeHost && driver->cuCtxRecordEvent;

@@ -320,7 +320,7 @@ void host_release_excess(struct pool *pool, struct host_heap *heap, uint64_t key
     release_wanted(pool, heap);
     struct host_sums sums = host_sum(heap);
     uint64_t all = sums.free_bytes, cap = host_memory_of(pool)->cached_cap;
-    if (atomic_load_explicit(&pool->several_contexts, memory_order_acquire))
+    if (contexts_were_several(pool))
         all += others_free_bytes(pool, heap);
     if (all > cap) {
         release_past_caps(pool, heap, 0, all - cap);

@@ -55,8 +55,7 @@ void pool_green_context_destroyed(struct pool *pool, CUgreenCtx green)
 static void end_frees(struct pool *pool, struct context *context, bool perhaps)
 {
     bool pushed;
-    if (!context || !atomic_load_explicit(&pool->several_contexts, memory_order_acquire) ||
-        !context_push(pool, context, &pushed))
+    if (!context || !contexts_were_several(pool) || !context_push(pool, context, &pushed))
         return;
     /* Captures forbid the driver's frees, but allow a wait for what was freed before the captures
      * began. */

@@ -66,7 +66,7 @@ static CUresult allocate_unserved(struct pool *pool, CUdeviceptr *address, size_
  * used, no_thread_cache: it has no heap, so the slow path decides. */
 static inline struct thread_cache *usable_cache(const struct pool *pool)
 {
-    return thread_remembers_current(pool) ? thread_state.kept : &no_thread_cache;
+    return thread_remembers_current(pool) ? thread_state.device_cache : &no_thread_cache;
 }
 
 /* A capture that began during the allocation may have seen the address. It then owns the block,
@@ -450,10 +450,10 @@ __attribute__((noinline)) static CUresult free_inside(struct pool *pool, struct 
                                                       struct block *block, CUdeviceptr address,
                                                       uint64_t stamp)
 {
-    switch (thread_cache_give(cache, block, address, stamp)) {
-    case GIVEN:
+    switch (thread_cache_push_claimed(cache, block, address, stamp)) {
+    case PUSHED:
         return CUDA_SUCCESS;
-    case GIVEN_FENCE_DUE:
+    case PUSHED_FENCE_DUE:
         return close_epoch(pool, cache);
     default:
         return free_in_context(pool, block, address);
@@ -494,7 +494,7 @@ CUresult pool_free(struct pool *pool, CUdeviceptr address)
     bool same_life = block_bin(block) == place;
     if (__builtin_expect(!same_life || counter_get(&bin->open->stamp) != stamp, 0))
         return free_inside(pool, cache, block, address, stamp);
-    bool due = cache_put(cache, bin, block);
+    bool due = cache_push(cache, bin, block);
     cache_leave(cache);
     return __builtin_expect(due, 0) ? close_epoch(pool, cache) : CUDA_SUCCESS;
 }

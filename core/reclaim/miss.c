@@ -22,8 +22,6 @@ bool miss_reserve_exactly(struct miss *miss)
 void miss_ask(struct miss *miss)
 {
     miss->result = miss->ask(miss);
-    if (miss->result == CUDA_SUCCESS)
-        neighbours_note_taken(miss->context->device, miss->bytes);
 }
 
 void miss_ask_again(struct miss *miss)
@@ -60,6 +58,12 @@ bool miss_ask_beyond_device(struct miss *miss)
         miss->bytes = 0;
     device_reserve(miss->context->device, miss->bytes);
     return true;
+}
+
+void miss_note_met(const struct miss *miss)
+{
+    counter_raise_shared(&miss->context->device->largest_request, miss->requested);
+    neighbours_note_taken(miss->context->device, miss->bytes);
 }
 
 void miss_count_request(const struct miss *miss, struct bucket_counters *counters)

@@ -63,6 +63,10 @@ static inline bool miss_is_out_of_memory(const struct miss *miss)
     return miss->result == CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Notes that the driver has met the request. The largest request so far bounds what frees keep
+ * pending. A neighbour is asked for more where requests follow each other (neighbours.h). */
+void miss_note_met(const struct miss *miss);
+
 /* miss_count_request counts the request before its outcome is known, and miss_count_outcome counts
  * the outcome. recorded: a block was made of the memory. Without one the memory concerns only the
  * program and the driver. */

@@ -54,8 +54,7 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
     const struct driver *driver = pool->driver;
     if (!driver->cuMemPoolTrimTo)
         return false;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     const struct device *device = registry_devices(&pool->registry);
     for (; device; device = device->next) {
         if (wanted && device != wanted)
@@ -63,8 +62,7 @@ static bool trim_driver(struct pool *pool, const struct device *wanted)
         trim_pool(pool, driver->cuDeviceGetDefaultMemPool, device->ordinal);
         trim_pool(pool, driver->cuDeviceGetMemPool, device->ordinal);
     }
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
     return true;
 }
 

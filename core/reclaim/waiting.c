@@ -126,16 +126,14 @@ static uint64_t bytes_in_drivers_pools(struct pool *pool, struct device *device)
     const struct driver *driver = pool->driver;
     CUmemoryPool first = NULL, current = NULL;
     uint64_t bytes = 0;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    struct relaxed_mode mode = enter_driver_relaxed(driver);
     if (driver->cuDeviceGetDefaultMemPool &&
         driver->cuDeviceGetDefaultMemPool(&first, device->ordinal) == CUDA_SUCCESS)
         bytes += unused_in(pool, first);
     if (driver->cuDeviceGetMemPool &&
         driver->cuDeviceGetMemPool(&current, device->ordinal) == CUDA_SUCCESS && current != first)
         bytes += unused_in(pool, current);
-    relaxed_mode_end(driver, mode);
-    leave_driver();
+    leave_driver_relaxed(driver, mode);
     return larger_of(bytes, bytes_the_driver_keeps(pool, device));
 }
 

@@ -85,9 +85,9 @@ bool scalar_has_memory(const struct scalar *scalar)
 
 /* ---- setting one ---- */
 
-/* Refuses a captured stream: the copy would be a node, which reads its slot at each launch. The
- * question spoils no capture. Where a blocking stream is captured and the stream is the legacy one,
- * the driver answers it with an error of its own. */
+/* Returns an error for a captured stream: the copy would be a node, which reads its slot at each
+ * launch. The query spoils no capture. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT means that the stream is
+ * the legacy one and a blocking stream is captured. */
 static CUresult ask_for_captures(const struct driver *driver, CUstream stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -98,8 +98,8 @@ static CUresult ask_for_captures(const struct driver *driver, CUstream stream)
     return result;
 }
 
-/* Where the event could not be recorded, nobody knows when the copy has completed, so the slot is
- * never used again. */
+/* Copies the value to the device, through a slot of the ring. If the event after the copy cannot be
+ * recorded, nobody knows when the copy has completed. The slot is then never used again. */
 static CUresult copy(struct pool *pool, struct scalar_ring *ring, const struct scalar *scalar,
                      const void *value, CUstream stream)
 {
@@ -121,8 +121,8 @@ static CUresult copy(struct pool *pool, struct scalar_ring *ring, const struct s
     return result;
 }
 
-/* The context is current and pinned. In relaxed mode these calls disturb no capture of another
- * thread. */
+/* The context is current and pinned. Relaxed mode keeps the driver calls of copy from disturbing
+ * another thread's capture. */
 static CUresult set_in_context(struct pool *pool, const struct scalar *scalar, const void *value,
                                CUstream stream)
 {

@@ -53,8 +53,9 @@ struct mempool {
                                     be set again */
     bool threshold_is_known;     /* threshold is the program's own */
     uint64_t threshold;
-    _Atomic uint64_t kept; /* the present threshold: bytes that the driver itself keeps. Relaxed:
-                              it only tells how much is worth caching */
+    /* The present threshold: bytes that the driver itself keeps. Relaxed: it only tells how much is
+     * worth caching. */
+    _Atomic uint64_t release_threshold;
     _Atomic uint64_t used_high; /* the most bytes of our blocks that the program was seen to use */
     _Atomic uint64_t counted_high; /* the maximum of mempool_counted. Both are relaxed: they are
                                       only reported */

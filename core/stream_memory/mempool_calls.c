@@ -39,7 +39,8 @@ void mempool_trimming(struct pool *pool, CUmemoryPool handle, uint64_t keep)
 
 /* ---- what the driver's pools hold ---- */
 
-/* The next pool after from with a threshold of ours, on this device (NULL: on any). */
+/* Returns the next memory pool after `from` (NULL: the first one) that has a threshold of ours and
+ * lies on this device (NULL: on any). */
 static struct mempool *find_ours(struct pool *pool, struct mempool *from,
                                  const struct device *device)
 {
@@ -63,8 +64,8 @@ void mempool_trim_ours(struct pool *pool)
     mempool_call_end(pool, mode);
 }
 
-/* Bytes in one pool that the driver would release, or has free, without our free blocks. ours: the
- * threshold was set by us. */
+/* Bytes that one of the driver's pools has reserved, and would release without us. Our free blocks
+ * are not counted. ours: the threshold was set by us. */
 static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool ours)
 {
     uint64_t kept = rest_of(mempool_kept(mempool), mempool_sum(pool, mempool).used);
@@ -74,11 +75,12 @@ static uint64_t unused_in(struct pool *pool, const struct mempool *mempool, bool
                      &reserved) ||
         !mempool_ask(pool, mempool_handle(mempool), CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used))
         return 0;
-    /* Without us the driver would keep the rest of the chunks in use, and what the program's own
-     * threshold tells it to keep. */
+    /* Without us the driver would keep whole chunks in use, or as much as the program's own
+     * threshold says if that is more. */
     used = rest_of(used, atomic_load(&mempool->stays));
     uint64_t held = size_class_up(rest_of(used, kept), DRIVER_CHUNK);
-    uint64_t threshold = ours ? 0 : atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    uint64_t threshold =
+        ours ? 0 : atomic_load_explicit(&mempool->release_threshold, memory_order_relaxed);
     held = kept + larger_of(held, threshold);
     return rest_of(reserved, held);
 }
@@ -138,8 +140,8 @@ static uint64_t most_used_by_program(struct pool *pool, struct mempool *mempool,
     uint64_t ours = atomic_load_explicit(&mempool->counted_high, memory_order_relaxed);
     uint64_t least = rest_of(driver_high, ours);
     high = larger_of(high, least);
-    /* Blocks that the program's cuMemFree left in our cache may have been released to the driver
-     * since. */
+    /* told - used: bytes that the program's cuMemFree has freed. Without us the driver would still
+     * count them. With us it may not, since we may have released them by cuMemFreeAsync. */
     return smaller_of(high, driver_high + (sum.told - sum.used));
 }
 
@@ -162,7 +164,7 @@ void mempool_got(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute att
 /* The driver has set the program's threshold, before or after a call of ours. */
 static void threshold_was_set(struct pool *pool, struct mempool *mempool, uint64_t value)
 {
-    atomic_store_explicit(&mempool->kept, value, memory_order_relaxed);
+    atomic_store_explicit(&mempool->release_threshold, value, memory_order_relaxed);
     lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
     mempool->threshold_is_ours = false;
     mempool->threshold = value;

@@ -88,7 +88,7 @@ static bool set_driver_threshold(struct pool *pool, struct mempool *mempool, uin
         mempool_handle(mempool), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &value);
     mempool_call_end(pool, mode);
     if (result == CUDA_SUCCESS)
-        atomic_store_explicit(&mempool->kept, bytes, memory_order_relaxed);
+        atomic_store_explicit(&mempool->release_threshold, bytes, memory_order_relaxed);
     return result == CUDA_SUCCESS;
 }
 
@@ -152,7 +152,7 @@ static uint64_t threshold_of(struct pool *pool, CUmemoryPool handle)
  * by its handle yet. */
 static void describe(struct pool *pool, struct mempool *mempool, CUmemoryPool handle)
 {
-    mempool->kept = threshold_of(pool, handle);
+    mempool->release_threshold = threshold_of(pool, handle);
     mempool->opportunistic = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC);
     mempool->internal = is_allowed(pool, handle, CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES);
     mempool_begin(pool, mempool);

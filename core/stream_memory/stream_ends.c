@@ -48,8 +48,7 @@ static void give_back_in_order(const struct choice *choice)
 {
     struct pool *pool = choice->pool;
     bool pushed;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     bool current = context_push(pool, choice->context, &pushed);
     for (unsigned i = 0; current && i < stream_count(streams_of(pool)); i++) {
         struct stream_ref ref;
@@ -60,8 +59,7 @@ static void give_back_in_order(const struct choice *choice)
     }
     if (current)
         context_pop(pool, pushed);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
 }
 
 /* ---- after the context's work ---- */

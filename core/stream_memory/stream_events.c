@@ -133,11 +133,9 @@ void stream_events_drop_all(struct stream *stream)
 
 static CUresult query(struct pool *pool, const struct stream_event *event)
 {
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     CUresult result = fence_event_query(pool, &event->recorded);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
     return result;
 }
 

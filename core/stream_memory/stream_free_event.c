@@ -41,11 +41,11 @@ static uint64_t uncovered_share(const struct pool *pool, const struct stream *st
     lock_must_be_held(&stream->lock);
     const struct device *device = stream->device;
     uint64_t streams = stream_count(streams_of(pool)), all = device->growth_budget;
-    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    uint64_t threshold = atomic_load_explicit(&mempool->release_threshold, memory_order_relaxed);
     if (device_is_short(device))
         return 0;
-    if (stream->own_order && all && kept > all && memory_is_plentiful(device))
-        all = kept;
+    if (stream->own_order && all && threshold > all && memory_is_plentiful(device))
+        all = threshold;
     all = smaller_of(all, stream_device(device)->cached_cap / 2);
     return smaller_of(share_of(all, streams, FEW_STREAMS),
                       share_of(device->total_bytes / UNKNOWN_SHARE, streams, VERY_FEW_STREAMS));

@@ -45,14 +45,12 @@ void stream_merge_release_segment(struct pool *pool, struct stream_block *whole,
     struct stream *stream = shelf_of(whole)->stream;
     uint64_t started = monotonic_now();
     mempool_move_begin(streams_of(pool));
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     if (handle)
         pool->driver->cuMemFreeAsync(block_address(&whole->block), *handle);
     else
         free_plainly(pool, whole);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
     uint64_t nanoseconds = monotonic_now() - started;
     lock_take(&stream->lock, LOCK_STREAM);
     bucket_count_return(whole->block.bucket->counters, EVICTION_MEMORY, nanoseconds);

@@ -188,13 +188,11 @@ static void ask_for_own_size(struct miss *miss)
     const struct driver *driver = miss->pool->driver;
     if (miss->bytes == miss->requested)
         return;
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    struct relaxed_mode mode = enter_driver_relaxed(driver);
     if (driver->cuMemFreeAsync(*miss->address, search->handle) == CUDA_SUCCESS)
         miss->result = driver->cuMemAllocFromPoolAsync(
             miss->address, miss->requested, mempool_handle(search->mempool), search->handle);
-    relaxed_mode_end(driver, mode);
-    leave_driver();
+    leave_driver_relaxed(driver, mode);
     forget_address(miss);
 }
 
@@ -222,7 +220,7 @@ static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucke
         bucket = of_block;
     bool may_record = miss->result == CUDA_SUCCESS && is_in_its_pool(miss);
     if (miss->result == CUDA_SUCCESS)
-        counter_raise_shared(&miss->context->device->largest_request, miss->requested);
+        miss_note_met(miss);
     forget_address(miss);
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     miss_count_request(miss, bucket->counters);

@@ -181,14 +181,12 @@ static struct fence_event *record_apart(struct pool *pool, struct context *conte
     }
     event->context = owner;
     event->generation = context_generation(owner);
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(driver);
+    struct relaxed_mode mode = enter_driver_relaxed(driver);
     if (!context || context_push(pool, context, &pushed)) {
         event->event = record_here(driver, handle);
         context_pop(pool, pushed);
     }
-    relaxed_mode_end(driver, mode);
-    leave_driver();
+    leave_driver_relaxed(driver, mode);
     if (event->event)
         return event;
     free(event);
@@ -197,11 +195,9 @@ static struct fence_event *record_apart(struct pool *pool, struct context *conte
 
 static CUresult synchronise(struct pool *pool, CUstream handle)
 {
-    enter_driver();
-    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     CUresult result = pool->driver->cuStreamSynchronize(handle);
-    relaxed_mode_end(pool->driver, mode);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
     return result;
 }
 

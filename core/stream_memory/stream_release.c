@@ -20,8 +20,8 @@
 
 /* ---- releasing; the context is pinned or ending ---- */
 
-/* The driver's cuMemFree does not wait for stream-ordered memory. But it would come before the
- * event that the stream waits for, so it is not used then (ordered). */
+/* Tries cuMemFree after cuMemFreeAsync, since cuMemFree of stream-ordered memory does not wait.
+ * ordered: the stream waits for an event. cuMemFree would not, so it is not tried. */
 static bool give_to_driver(const struct driver *driver, struct block *block, CUstream stream,
                            bool ordered)
 {
@@ -41,9 +41,9 @@ static CUstream free_stream(struct pool *pool, struct context *context, bool *on
     return stream;
 }
 
-/* Returns the stream on which blocks are released. return_stream is synchronised now and then, so
- * it must never wait for anything. A release after an event whose work may still run uses another
- * stream. */
+/* Returns the stream on which blocks are released. return_wait synchronises return_stream, so that
+ * stream must not wait for an event of running work. A release after such an event uses another
+ * stream. *once: the caller destroys the stream. NULL: there is no stream. */
 static CUstream stream_behind(struct pool *pool, struct context *context, const CUevent *after,
                               bool *once)
 {
@@ -77,9 +77,9 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
                                  driver_has_block(driver, block_address(b)));
         bytes += b->refused ? 0 : b->bytes;
     }
-    /* An allocation or a free that does not need the memory need not wait until the driver has it.
-     * But it waits where other processes may take as much as soon as the memory no longer counts as
-     * this one's. */
+    /* RELEASE_IN_ALLOCATION: the caller does not need the memory, so it does not wait until the
+     * driver has it. Under a group limit it does wait. Otherwise other processes of the group might
+     * take as many bytes before the driver has these. */
     bool counts = context->device->group_limit != UINT64_MAX;
     if (stream && !after && (place != RELEASE_IN_ALLOCATION || counts) &&
         !return_wait(pool, context, stream, place))
@@ -149,8 +149,8 @@ static uint64_t finish_release(struct pool *pool, struct stream_block *block, en
     return refused ? 0 : bytes;
 }
 
-/* Calls finish_release for each block of a chain that was passed to the driver since started.
- * Returns the bytes released. */
+/* Calls finish_release for each block of a chain that was passed to the driver since started. Ends
+ * the mempool move that the caller, or hand_over, has begun. Returns the bytes released. */
 static uint64_t finish_chain(struct pool *pool, struct block *chain, enum eviction reason,
                              uint64_t started)
 {
@@ -340,7 +340,7 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
     uint64_t released = 0;
     lock_take(&stream->lock, LOCK_STREAM);
     bool may = stream_is(ref) && stream->ordered_by_others;
-    /* Another thread may have taken the event with the newest stamp. */
+    /* stream_events_newest would leave out an event that another thread has taken. */
     *stamp = may && stream_events_may_tell(stream) ? stream->covered : 0;
     lock_give(&stream->lock);
     if (!*stamp || !context_pin(context, context_generation(context)))
@@ -351,7 +351,8 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
     return released;
 }
 
-/* Whether a wait for this stamp has failed, and nothing of the stream's has completed since. */
+/* Whether a wait for this stamp or a later one has timed out, and none of the stream's work is
+ * known to have completed since. */
 static bool was_waited_for(struct stream *stream, uint64_t stamp)
 {
     lock_take(&stream->lock, LOCK_STREAM);

@@ -230,9 +230,9 @@ static uint64_t bound_on_reserve(const struct pool *pool, const struct device *d
     const struct stream_device *of_device = stream_device(device);
     uint64_t live = atomic_load_explicit(&of_device->live_bytes, memory_order_relaxed);
     uint64_t peak = larger_of(counter_get(&of_device->counters->peak_requested), live + bytes);
-    uint64_t kept = atomic_load_explicit(&mempool->kept, memory_order_relaxed);
+    uint64_t threshold = atomic_load_explicit(&mempool->release_threshold, memory_order_relaxed);
     uint64_t needed = THRESHOLD_PEAKS * peak + THRESHOLD_BUDGETS * device->growth_budget;
-    uint64_t floor = larger_of(smaller_of(kept, needed), of_device->reserve_floor);
+    uint64_t floor = larger_of(smaller_of(threshold, needed), of_device->reserve_floor);
     return bound_on_taken(pool->settings.stream_ordered.caps.reserve_ratio, peak,
                           device->growth_budget, device_is_short(device) ? 0 : floor);
 }

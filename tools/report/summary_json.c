@@ -1,5 +1,5 @@
 /*
- * Writes the merged report as JSON; configs/report.schema.json describes it.
+ * Builds the merged report and the advice as JSON (configs/report.schema.json), and prints JSON.
  */
 #include "core/figures/report_json.h"
 #include "core/figures/report_neighbours_json.h"
@@ -120,7 +120,8 @@ json_t *summary_to_json(const struct summary *summary)
 
 int print_json(json_t *value, FILE *out)
 {
-    /* With 15 digits, 1.15 stays 1.15. In ASCII, no name can control a terminal. */
+    /* With 15 digits, 1.15 stays 1.15. JSON_ENSURE_ASCII escapes all other characters, so that no
+     * name in the report can control a terminal. */
     const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(15) | JSON_ENSURE_ASCII;
     char *text = value == NULL ? NULL : json_dumps(value, flags);
 

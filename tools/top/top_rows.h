@@ -24,7 +24,7 @@ enum top_column {
     TOP_COLUMNS
 };
 
-/* ORDER_PROCESS sorts processes by process number, and leaves buckets in the report's order.
+/* ORDER_PROCESS sorts processes by pid, and leaves buckets in the report's order.
  * ORDER_NAME sorts by text. The others put the largest value first. */
 enum top_order {
     ORDER_PROCESS,
@@ -41,7 +41,7 @@ extern const char *const top_order_names[ORDERS]; /* the words for --sort */
 struct top_row {
     char cells[TOP_COLUMNS][READABLE_BYTES];
     char text[256];  /* after the columns: the command, or the bucket's device and kind */
-    uint64_t number; /* the process's number, or the bucket's place in the report */
+    uint64_t number; /* the pid, or the bucket's place in the report */
     struct process_identity process; /* only in rows of processes */
     struct rates rates;
 };
@@ -69,8 +69,9 @@ struct top_device {
     uint64_t live, cached, pending;
 };
 
-/* Finds the devices on which processes hold memory, each once. Returns how many; the caller frees
- * *devices. */
+/* Finds the devices that are in the figures of processes, each once. Leaves out a device that is in
+ * no figures, even if a process holds memory there. Returns how many, and 0 where memory is short.
+ * The caller frees *devices. */
 size_t top_find_devices(const struct view *view, struct top_device **devices);
 
 #endif

@@ -3,7 +3,8 @@
  * are in one unnamed file, so that any number of runs needs one descriptor.
  *
  * Some lines change from run to run, for example a line that shows a time. If a line differs among
- * runs of one kind, such as runs without the pool, comparisons ignore its numbers.
+ * runs of one kind, such as runs without the pool, comparisons ignore its numbers. They also ignore
+ * its spaces, which align numbers in columns.
  */
 #ifndef CUDAPOOL_TOOLS_TRIAL_OUTPUT_H
 #define CUDAPOOL_TOOLS_TRIAL_OUTPUT_H
@@ -28,11 +29,11 @@ struct output_span {
 int outputs_append(struct outputs *outputs, FILE *from, struct output_span *kept);
 void outputs_free(struct outputs *outputs);
 
-/* The first line where the outputs of two runs differ, with the text of both. Each text is cut
- * to OUTPUT_LINE_BYTES, about what a terminal shows. The texts are not yet escaped. */
+/* The first line where the outputs of two runs differ, with the text of both. Index 0 is the
+ * reference, index 1 the other run. Each text is cut to OUTPUT_LINE_BYTES, and not yet escaped. */
 #define OUTPUT_LINE_BYTES 160
 struct output_difference {
-    size_t line;
+    size_t line; /* counted from 1 */
     bool is_there[2];
     char text[2][OUTPUT_LINE_BYTES];
 };
@@ -51,9 +52,9 @@ int output_reference_make(const struct outputs *outputs, const struct output_spa
                           struct output_reference *reference);
 void output_reference_free(struct output_reference *reference);
 
-/* Returns whether a run's output differs from the reference, and stores where in difference. If
- * alike is true, the run and the reference are of one kind, and the comparison ignores all numbers.
- * If alike is true and only numbers differ, the function marks the differing lines in varies. */
+/* Returns whether a run's output differs from the reference, and stores where in difference. alike:
+ * the run and the reference are of one kind. Then the comparison ignores the numbers of all lines.
+ * If nothing else differs, it marks the lines with other numbers in varies. */
 bool output_differs(struct output_reference *reference, const struct output_span *output,
                     bool alike, struct output_difference *difference);
 

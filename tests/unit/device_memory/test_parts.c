@@ -4,6 +4,7 @@
 #include "pool_fixture.h"
 
 #include "core/base/clock.h"
+#include "core/device_memory/driver_free.h"
 #include "core/device_memory/parts.h"
 #include "core/device_memory/release.h"
 #include "core/device_memory/release_sums.h"
@@ -41,6 +42,21 @@ static void merge_all(void)
     heap_lock(heap);
     thread_caches_collect(heap);
     heap_unlock(heap);
+}
+
+Test(parts, a_block_that_the_driver_refuses_to_free_stays_behind_what_was_freed_before_it)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    CUdeviceptr part = allocate(MIB), whole = allocate(100 * MIB);
+    fake_launch(context);
+    release(part);
+    epoch_close(c);
+    release(whole);
+    fake_fail(FAKE_MEM_FREE, CUDA_ERROR_UNKNOWN, 1);
+    heap_free_pending(pool, c);
+    cr_assert_eq(block_address(the_heap()->pending.first), part);
+    cr_assert_eq(block_address(the_heap()->pending.last), whole);
 }
 
 /* ---- cutting ---- */

@@ -720,6 +720,19 @@ Test(thread_cache, frees_count_on_where_an_epoch_was_closed_without_a_fence)
     cr_expect_eq(own_cache()->frees_left, left - 1);
 }
 
+Test(thread_cache, a_count_that_is_spent_begins_anew_in_any_epoch)
+{
+    start();
+    struct context *c = context_find(pool, context);
+    CUdeviceptr first = allocate(MIB), second = allocate(MIB);
+    fake_launch(context);
+    release(first);
+    own_cache()->frees_left = 0;
+    epoch_close(c);
+    release(second);
+    cr_expect_eq(own_cache()->frees_left, own_cache()->frees_to_fence - 1);
+}
+
 Test(thread_cache, and_a_free_fences_that_epoch)
 {
     start();

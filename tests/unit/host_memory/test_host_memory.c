@@ -373,6 +373,23 @@ Test(host_memory, frees_wait_no_longer_than_their_time)
 
 /* ---- fences ---- */
 
+/* A stream's wait closes the epoch without a fence. */
+Test(host_memory, frees_count_on_where_an_epoch_was_closed_without_a_fence)
+{
+    void *blocks[HOST_FREES_TO_A_FENCE + 2];
+    host_start();
+    for (unsigned i = 0; i < HOST_FREES_TO_A_FENCE + 2; i++)
+        blocks[i] = allocate_host(KIB);
+    release_host(blocks[0]);
+    for (unsigned i = 1; i < HOST_FREES_TO_A_FENCE + 1; i++) {
+        if (i == HOST_FREES_TO_A_FENCE / 2)
+            epoch_close(context_find(pool, context));
+        release_host(blocks[i]);
+    }
+    release_host(blocks[HOST_FREES_TO_A_FENCE + 1]);
+    cr_assert_eq(fake_calls(FAKE_RECORD), 2);
+}
+
 Test(host_memory, a_fence_serves_so_many_frees)
 {
     void *blocks[2 * HOST_FREES_TO_A_FENCE + 1];
