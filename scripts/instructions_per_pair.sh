@@ -11,7 +11,8 @@
 # and cuMemFreeAsync on one stream more than ASYNC, or one of cuMemHostAlloc and cuMemFreeHost more
 # than PINNED, or one of cuMemAllocAsync and cuMemFreeAsync on the legacy stream more than LEGACY, or an
 # allocation that the pool has nothing for, with its free, more than it may; or cuMemGetInfo more than it
-# may, with 1000 blocks and with 20000; or `cudapool run` of a program that does nothing; and, which takes longer and
+# may, with 1000 blocks and with 20000; or the start of a program that does nothing, with the preload or by
+# `cudapool run`; and, which takes longer and
 # is only done where it is given, on 1000 streams in turn more than STREAMS, or more than CROWDED where
 # these leave more than may be kept.
 set -eu
@@ -27,6 +28,7 @@ limit_miss=2512
 limit_new_size=3680
 limit_info=15000
 limit_run=850000
+limit_preload=60000
 pairs=20000
 build=$(realpath "${BUILD:-build}")
 work=$(mktemp -d)
@@ -76,9 +78,10 @@ guard_calls() { # name limit function program count, and what else the program i
 }
 
 # Counts what the command takes, and what the program it starts takes more than by itself.
-guard_command() { # name limit
+guard_start() { # name limit command...
     local name=$1 limit=$2 all plain
-    all=$(instructions "$build/cudapool" run /bin/true)
+    shift 2
+    all=$(instructions "$@" /bin/true)
     plain=$(instructions /bin/true)
     awk -v d=$((all - plain)) -v limit="$limit" -v name="$name" 'BEGIN {
         good = (d > 0 && d <= limit)
@@ -102,7 +105,9 @@ guard "miss and its free" $limit_miss miss 200
 guard "miss of a new size and its free" $limit_new_size miss 40 sizes
 guard_calls "cuMemGetInfo beside 1000 blocks" $limit_info cuMemGetInfo_v2 memory_info 2000 1000
 guard_calls "cuMemGetInfo beside 20000 blocks" $limit_info cuMemGetInfo_v2 memory_info 2000 20000
-guard_command "cudapool run of a program that does nothing" $limit_run
+guard_start "cudapool run of a program that does nothing" $limit_run "$build/cudapool" run
+guard_start "a program that does nothing, with the preload" $limit_preload \
+    env LD_PRELOAD="$build/libcudapool_preload.so" CUDAPOOL_REPORT=none
 if [ -n "$limit_streams" ]; then
     # Until each stream has what it needs, and nobody looks for events any more.
     guard "stream-ordered pair on 1000 streams" "$limit_streams" hit_pair 150000 async 1000
