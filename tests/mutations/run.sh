@@ -26,7 +26,7 @@ export BUILD MUTATIONS
 unset CUDAPOOL_CONFIG CUDAPOOL_DISABLE CUDAPOOL_REPORT "${!SIMCUDA_@}"
 export CUDAPOOL_FIGURES=none # those of what is killed would stay
 
-RANDOM_SEEDS=800   # of random programs: more are not tried
+RANDOM_SEEDS=2000   # of random programs: more are not tried
 SECONDS_OF_ONE=60  # that any one check may take; more is a hang of the runner
 TELL_EVERY=10      # seconds: how far it is
 SECONDS_OF_CALL=5  # that a program may stand still where nothing is to be waited for
