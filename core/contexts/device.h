@@ -94,6 +94,13 @@ static inline void device_count_returned(struct device *device, uint64_t bytes)
     atomic_fetch_sub_explicit(&device->given_bytes, bytes, memory_order_relaxed);
 }
 
+/* Whether so many bytes more are inside the limits of the process and of its group. */
+static inline bool device_limits_allow(const struct device *device, uint64_t bytes)
+{
+    return bytes <= rest_of(device->limit, device_reserved(device)) &&
+           bytes <= device_group_left(device);
+}
+
 void device_set_short(struct device *device, bool is_short);
 static inline bool device_is_short(const struct device *device)
 {

@@ -49,8 +49,8 @@ CUresult fence_event_query(struct pool *pool, const struct fence_event *e)
     if (!context_pin(e->context, e->generation)) {
         /* Either the context has died, and its work with it, or a driver call that may end the
          * context has not returned yet. */
-        bool died = context_generation(e->context) != e->generation;
-        return died ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+        return context_generation(e->context) == e->generation ? CUDA_ERROR_NOT_READY
+                                                               : CUDA_SUCCESS;
     }
     CUresult result = pool->driver->cuEventQuery(e->event);
     context_unpin(e->context);

@@ -294,21 +294,14 @@ static void ask_for_block_alone(struct miss *miss)
     miss_ask(miss);
 }
 
-static bool is_inside_limits(const struct miss *miss)
-{
-    const struct device *device = miss->context->device;
-    uint64_t left = rest_of(device->limit, device_reserved(device));
-    return miss->bytes <= left && miss->bytes <= device_group_left(device);
-}
-
 /* Reserves a segment's bytes, or the block's bytes if the segment would pass a limit. False if the
  * block was cut after all, or is refused. */
 static bool reserve_segment(struct miss *miss)
 {
     struct bucket *bucket = ((struct cutting *)miss->with)->bucket;
-    if (!is_inside_limits(miss))
+    if (!device_limits_allow(miss->context->device, miss->bytes))
         miss->bytes = bucket->bytes;
-    if (!is_inside_limits(miss) && lock_and_cut_for(miss, true))
+    if (!device_limits_allow(miss->context->device, miss->bytes) && lock_and_cut_for(miss, true))
         return false;
     if (miss_reserve(miss) || miss_reserve_exactly(miss))
         return true;

@@ -25,7 +25,7 @@
 #define MISSED_REQUESTS 4u
 
 /* A new block is taken to cost at least this many nanoseconds. */
-#define LEAST_COST_OF_GROWTH 10000
+#define LEAST_COST_OF_GROWTH 10000u
 
 /* Rounding may make all live blocks together larger than requested by total_bytes /
  * HEAP_WASTE_SHARE of the device. Segments may have as many spare bytes that cannot serve a
@@ -78,8 +78,7 @@ bool policy_prefers_growth(struct pool *pool, struct context *context, const str
 
 int64_t policy_cost_of_growth(const struct heap *heap)
 {
-    int64_t lately = (int64_t)counter_get(&heap->miss_cost);
-    return lately > LEAST_COST_OF_GROWTH ? lately : LEAST_COST_OF_GROWTH;
+    return (int64_t)larger_of(counter_get(&heap->miss_cost), LEAST_COST_OF_GROWTH);
 }
 
 bool policy_growth_is_due(const struct heap *heap)

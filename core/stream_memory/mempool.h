@@ -42,6 +42,9 @@ struct mempool {
                                mempool_is_open. Other accesses are relaxed, like those of
                                opportunistic and internal: they choose between safe ways */
     bool is_gone;           /* the driver has destroyed the pool */
+    _Atomic unsigned asked; /* threads in mempool_unused that ask the driver about an open pool.
+                               Raised under mempool_lock. The release pairs with the acquire load
+                               in mempool_destroying, which waits for them */
     _Atomic uint64_t users; /* blocks, and allocations under way. Raised sequentially
                                consistently, like the handle that is loaded next. Either whoever
                                takes the record for another pool sees the user, or the user sees

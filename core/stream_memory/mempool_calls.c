@@ -1,5 +1,6 @@
 #include "mempool_calls.h"
 
+#include "core/base/clock.h"
 #include "core/base/numbers.h"
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
@@ -18,12 +19,17 @@ void mempool_destroying(struct pool *pool, CUmemoryPool handle)
     struct mempool *mempool = mempool_find_known(pool, handle);
     if (!mempool || mempool->is_default)
         return;
-    /* From here on freed blocks are released to the driver. */
+    /* From here on freed blocks are released to the driver, and mempool_unused does not ask. */
+    lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
     atomic_store_explicit(&mempool->closed, true, memory_order_relaxed);
+    lock_give(&streams_of(pool)->mempool_lock);
     /* If the driver called the program back inside a call of ours, this thread may hold the locks
      * that releasing needs. The blocks are then released later, with the idle ones. */
     if (driver_calls.depth)
         return;
+    uint64_t started = monotonic_now();
+    while (atomic_load_explicit(&mempool->asked, memory_order_acquire))
+        patient_nap(started);
     stream_ends_mempool(pool, mempool, UINT64_MAX, true);
 }
 
@@ -92,9 +98,10 @@ uint64_t mempool_unused(struct pool *pool, const struct device *device)
         lock_take(&streams_of(pool)->mempool_lock, LOCK_MEMPOOLS);
         bool is = m->device == device && mempool_is_open(m);
         bool ours = m->threshold_is_ours;
+        atomic_fetch_add_explicit(&m->asked, is, memory_order_relaxed);
         lock_give(&streams_of(pool)->mempool_lock);
-        if (is)
-            unused += unused_in(pool, m, ours);
+        unused += is ? unused_in(pool, m, ours) : 0;
+        atomic_fetch_sub_explicit(&m->asked, is, memory_order_release);
     }
     return unused;
 }
@@ -138,8 +145,7 @@ static uint64_t most_used_by_program(struct pool *pool, struct mempool *mempool,
     uint64_t high = atomic_load_explicit(&mempool->used_high, memory_order_relaxed) + others;
     /* Driver bytes beyond counted_high can't have been our blocks. */
     uint64_t ours = atomic_load_explicit(&mempool->counted_high, memory_order_relaxed);
-    uint64_t least = rest_of(driver_high, ours);
-    high = larger_of(high, least);
+    high = larger_of(high, rest_of(driver_high, ours));
     /* told - used: bytes that the program's cuMemFree has freed. Without us the driver would still
      * count them. With us it may not, since we may have released them by cuMemFreeAsync. */
     return smaller_of(high, driver_high + (sum.told - sum.used));

@@ -94,12 +94,6 @@ static bool spares_too_much(const struct search *search, const struct shelf *she
     return spare > search->context->device->total_bytes / SPARE_SHARE;
 }
 
-static bool is_inside_limits(const struct device *device, uint64_t bytes)
-{
-    return bytes <= rest_of(device->limit, device_reserved(device)) &&
-           bytes <= device_group_left(device);
-}
-
 void stream_cut_aim_for_driver(struct search *search)
 {
     struct shelf *shelf = search->shelf;
@@ -109,7 +103,7 @@ void stream_cut_aim_for_driver(struct search *search)
                  spares_too_much(search, shelf, bucket->bytes);
     if (alone)
         segment = segment_bytes_of_one(bucket->bytes);
-    if (!is_inside_limits(search->context->device, segment))
+    if (!device_limits_allow(search->context->device, segment))
         segment = bucket->bytes;
     aim(search, shelf, segment);
 }

@@ -349,6 +349,50 @@ Test(mempool, a_destroyed_pool_gets_its_blocks_back)
     cr_assert_not(fake_is_allocated(live));
 }
 
+static CUmemoryPool asked_about;
+static pthread_t destroyer;
+static atomic_bool is_destroyed;
+
+static void *destroy_it(void *unused)
+{
+    (void)unused;
+    pool_mempool_destroying(pool, asked_about);
+    atomic_store(&is_destroyed, true);
+    return NULL;
+}
+
+/* Another thread destroys the pool that this one asks about. */
+static CUresult answer_while_it_is_destroyed(CUmemoryPool memory_pool,
+                                             CUmemPool_attribute attribute, void *value)
+{
+    if (memory_pool == asked_about && !destroyer) {
+        const struct mempool *known = mempool_find_known(pool, memory_pool);
+        cr_assert_eq(pthread_create(&destroyer, NULL, destroy_it, NULL), 0);
+        while (mempool_is_open(known))
+            sched_yield();
+        nanosleep(&(struct timespec){0, 20000000}, NULL);
+        cr_expect_not(atomic_load(&is_destroyed));
+    }
+    return below.cuMemPoolGetAttribute(memory_pool, attribute, value);
+}
+
+Test(mempool, one_that_is_asked_about_is_destroyed_afterwards)
+{
+    CUdeviceptr block = 0;
+    CUresult result;
+    start_streams();
+    asked_about = fake_mempool(0);
+    pool_mempool_created(pool, asked_about, 0);
+    pool_allocate_async(pool, &block, MIB, &asked_about, one, &result);
+    free_on(one, block);
+    below = *driver;
+    driver->cuMemPoolGetAttribute = answer_while_it_is_destroyed;
+    mempool_unused(pool, context_find(pool, context)->device);
+    cr_assert(destroyer);
+    cr_assert_eq(pthread_join(destroyer, NULL), 0);
+    cr_assert(atomic_load(&is_destroyed));
+}
+
 Test(mempool, one_that_could_not_be_destroyed_goes_on)
 {
     CUdeviceptr block = 0, again = 0;
