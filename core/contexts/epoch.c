@@ -23,6 +23,10 @@
 /* The most queries that a thread makes at once about a fence that it has just recorded. */
 #define ASK_AT_ONCE 3u
 
+/* The most fences that one free records in a row: its own, and those that threads asked for
+ * meanwhile. */
+#define FENCES_IN_A_ROW 4
+
 /* After so many epochs in a row without a fence, the driver answers every call in the context. */
 #define FAILURES_MAX 8u
 
@@ -357,6 +361,24 @@ CUresult epoch_record(struct pool *pool, struct context *context, struct fence *
     struct epoch_recorded recorded = epoch_record_and_lock(pool, context, fence, false);
     context_unlock(context);
     return epoch_settle_record(pool, context, &recorded);
+}
+
+CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct fence *fence)
+{
+    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    struct epochs *epochs = &context->epochs;
+    CUresult result = CUDA_SUCCESS;
+    for (int i = 1; fence; i++) {
+        struct epoch_recorded recorded =
+            epoch_record_and_lock(pool, context, fence, epoch_keeps_up(epochs));
+        bool again =
+            epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0 && !recorded.unusable;
+        fence = again ? epoch_begin_close(context, true) : NULL;
+        epochs->owed = false; /* no other thread is recording, see heap_end_free */
+        context_unlock(context);
+        result = epoch_settle_record(pool, context, &recorded);
+    }
+    return result;
 }
 
 static bool fence_the_rest(struct pool *pool, struct context *context, bool waits)

@@ -28,10 +28,6 @@
  * time does not show that the work is stuck. Nanoseconds. */
 #define LONG_NANOSECONDS (STALLED_WAIT_NANOSECONDS / 2)
 
-/* The most fences that one free records in a row: its own, and those that threads asked for
- * meanwhile. */
-#define FENCES_IN_A_ROW 4
-
 /* A waiting thread takes the context's lock again after at most this many naps. */
 #define NAPS_UNLOCKED 64u
 
@@ -234,24 +230,6 @@ bool epoch_waits_for_a_second(const struct epochs *epochs)
 {
     return host_work_is_unwaited(&epochs->host_work, epoch_clean(epochs)) &&
            !host_work_is_known(&epochs->host_work);
-}
-
-CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct fence *fence)
-{
-    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
-    struct epochs *epochs = &context->epochs;
-    CUresult result = CUDA_SUCCESS;
-    for (int i = 1; fence; i++) {
-        struct epoch_recorded recorded =
-            epoch_record_and_lock(pool, context, fence, epoch_keeps_up(epochs));
-        bool again =
-            epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0 && !recorded.unusable;
-        fence = again ? epoch_begin_close(context, true) : NULL;
-        epochs->owed = false; /* no other thread is recording, see heap_end_free */
-        context_unlock(context);
-        result = epoch_settle_record(pool, context, &recorded);
-    }
-    return result;
 }
 
 CUresult epoch_fence_in_free(struct pool *pool, struct context *context, uint64_t stamp)
