@@ -51,8 +51,7 @@ static bool new_block_displaces_another(struct context *context, const struct bu
     const struct heap *heap = heap_of(context);
     uint64_t bytes = bucket->bytes;
     const struct device *device = context->device;
-    uint64_t reserved = device_reserved(device);
-    return reserved + bytes > device->limit ||
+    return device_reserved(device) + bytes > device->limit ||
            heap_kept_bytes(heap_of(context)) + bytes > device->cached_cap ||
            heap_free_blocks(heap, bucket) >= heap->blocks_per_bucket;
 }

@@ -74,12 +74,14 @@ static uint64_t most_without_fence(const struct thread_cache *cache)
            cache->fence_bytes_shift;
 }
 
-static void set_bytes_to_fence(struct thread_cache *cache)
+/* at_most: the value of freed_bytes_at_fence is no larger. */
+static void set_bytes_to_fence(struct thread_cache *cache, uint64_t at_most)
 {
     uint64_t bytes = most_without_fence(cache);
     if (cache->hot_fence_bytes)
         bytes = smaller_of(bytes, cache->hot_fence_bytes);
-    cache->freed_bytes_at_fence = counter_get(&cache->freed_bytes_before) + bytes;
+    cache->freed_bytes_at_fence =
+        smaller_of(counter_get(&cache->freed_bytes_before) + bytes, at_most);
 }
 
 bool thread_cache_puts_fence_off(struct thread_cache *cache)
@@ -126,7 +128,7 @@ static void note_epoch(struct thread_cache *cache, uint64_t stamp)
         cache->frees_left == 0 || counter_get(&cache->freed_bytes) >= cache->freed_bytes_at_fence;
     if (spent || epoch_is_closed(&context_of_heap(cache->heap)->epochs, before)) {
         cache->frees_left = cache->frees_to_fence;
-        set_bytes_to_fence(cache);
+        set_bytes_to_fence(cache, UINT64_MAX);
     }
     /* The next free takes the slow path, which moves surplus blocks to the heap's lists, or starts
      * the housekeeper. */
@@ -179,28 +181,28 @@ void thread_cache_set_fence(struct thread_cache *cache, uint32_t frees, unsigned
 {
     heap_lock_must_be_held(cache->heap);
     /* One thread's fence serves all threads, so all together free no more without one than one
-     * thread alone may. Frees since the last fence count even if the cache's last owner made
-     * them. */
+     * thread alone may. Frees and bytes since the last fence count even if the cache's last owner
+     * made them. */
     uint32_t done = cache->frees_to_fence - cache->frees_left;
     uint32_t left = frees > done ? frees - done : 1;
     if (!cache->frees_to_fence || cache->frees_left > left)
         cache->frees_left = left;
     if (housekeeping_is_watched(&cache->pool->housekeeping))
         cache->frees_left = 1;
-    cache->frees_to_fence = frees;
     cache->fence_bytes_shift = (uint8_t)(CACHE_DOUBLINGS + halvings - doublings);
-    set_bytes_to_fence(cache);
+    set_bytes_to_fence(cache, cache->frees_to_fence ? cache->freed_bytes_at_fence : UINT64_MAX);
+    cache->frees_to_fence = frees;
 }
 
 void thread_cache_count_again(struct thread_cache *cache)
 {
-    uint64_t most = device_fence_bytes(context_of_heap(cache->heap)->device) << CACHE_DOUBLINGS;
     cache->frees_left = cache->frees_to_fence / CACHE_AGAIN_SHARE + 1;
     cache->freed_bytes_at_fence =
-        counter_get(&cache->freed_bytes) + (most >> cache->fence_bytes_shift) / CACHE_AGAIN_SHARE;
+        counter_get(&cache->freed_bytes) + most_without_fence(cache) / CACHE_AGAIN_SHARE;
 }
 
 void thread_cache_ask_again(struct thread_cache *cache)
 {
     cache->frees_left = 1;
+    cache->freed_bytes_at_fence = counter_get(&cache->freed_bytes) + 1;
 }

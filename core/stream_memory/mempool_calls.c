@@ -24,8 +24,9 @@ void mempool_destroying(struct pool *pool, CUmemoryPool handle)
     atomic_store_explicit(&mempool->closed, true, memory_order_relaxed);
     lock_give(&streams_of(pool)->mempool_lock);
     /* If the driver called the program back inside a call of ours, this thread may hold the locks
-     * that releasing needs. The blocks are then released later, with the idle ones. */
-    if (driver_calls.depth)
+     * that releasing needs. In a host function the driver refuses the pool's calls. The blocks are
+     * then released later, with the idle ones. */
+    if (driver_calls.depth || is_in_host_function(pool))
         return;
     uint64_t started = monotonic_now();
     while (atomic_load_explicit(&mempool->asked, memory_order_acquire))
