@@ -28,11 +28,15 @@ visited() { # call, what the program does, how often
     }
     # cob=, cfi= and cfn= name the object, the file and the function that are called; without cob= or cfi=
     # they are those of the caller, which ob=, fl=, fi= and fe= name.
-    awk -v least=$(($3 / 2)) '
+    awk -v least=$(($3 / 2)) -v root="$PWD/" '
+        function plain(file) {
+            if (index(file, root) == 1) file = substr(file, length(root) + 1)
+            return index(file, "./") == 1 ? substr(file, 3) : file
+        }
         /^ob=/ { ob = substr($0, 4) }
-        /^(fl|fi|fe)=/ { file = substr($0, 4) }
+        /^(fl|fi|fe)=/ { file = plain(substr($0, 4)) }
         /^cob=/ { cob = substr($0, 5) }
-        /^cf[il]=/ { cfile = substr($0, 5) }
+        /^cf[il]=/ { cfile = plain(substr($0, 5)) }
         /^cfn=/ { cfn = substr($0, 5) }
         /^calls=/ {
             split(substr($1, 7), n, " ")
@@ -41,7 +45,7 @@ visited() { # call, what the program does, how often
             cob = cfile = ""
         }
         END { for (name in calls) if (calls[name] >= least && name !~ /\?\?\?/) print name }' "$work/calls-01" |
-        sed -E "s,^($PWD/|\./)*,," | sort
+        sort
 }
 
 failed=0

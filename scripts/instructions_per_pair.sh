@@ -26,7 +26,7 @@ limit_crowded=${5:-}
 limit_legacy=${6:-740}
 limit_miss=2512
 limit_new_size=3680
-limit_info=20000
+limit_info=15000
 limit_run=850000
 limit_preload=60000
 pairs=20000
@@ -54,15 +54,19 @@ count() { # program, pairs, and what else it is told; only inside the function $
          END { printf "%d\n", sum }' "$work/$1-01"
 }
 
+judge() { # name limit instructions, of so many calls
+    awk -v name="$1" -v limit="$2" -v sum="$3" -v n="$4" 'BEGIN {
+        good = (sum > 0 && sum / n <= limit)
+        printf "%s %s: %.1f instructions (limit %d)\n", good ? "ok" : "FAIL", name, sum / n, limit
+        exit !good }' || failed=1
+}
+
 guard() { # name limit program count, and what else the program is told
     local name=$1 limit=$2 program=$3 n=$4 once twice
     shift 4
     once=$(count "$program" "$n" "$@")
     twice=$(count "$program" $((2 * n)) "$@")
-    awk -v d=$((twice - once)) -v n="$n" -v limit="$limit" -v name="$name" 'BEGIN {
-        good = (d > 0 && d / n <= limit)
-        printf "%s %s: %.1f instructions (limit %d)\n", good ? "ok" : "FAIL", name, d / n, limit
-        exit !good }' || failed=1
+    judge "$name" "$limit" $((twice - once)) "$n"
 }
 
 # Counts the calls of one run, inside that function. Two runs would differ by chance: the pool's own thread
@@ -71,10 +75,7 @@ guard_calls() { # name limit function program count, and what else the program i
     local name=$1 limit=$2 inside=$3 program=$4 n=$5 all
     shift 5
     all=$(count "$program" "$n" "$@")
-    awk -v all="$all" -v n="$n" -v limit="$limit" -v name="$name" 'BEGIN {
-        good = (all > 0 && all / n <= limit)
-        printf "%s %s: %.1f instructions (limit %d)\n", good ? "ok" : "FAIL", name, all / n, limit
-        exit !good }' || failed=1
+    judge "$name" "$limit" "$all" "$n"
 }
 
 # Counts what the command takes, and what the program it starts takes more than by itself.
@@ -83,10 +84,7 @@ guard_start() { # name limit command...
     shift 2
     all=$(instructions "$@" /bin/true)
     plain=$(instructions /bin/true)
-    awk -v d=$((all - plain)) -v limit="$limit" -v name="$name" 'BEGIN {
-        good = (d > 0 && d <= limit)
-        printf "%s %s: %d instructions (limit %d)\n", good ? "ok" : "FAIL", name, d, limit
-        exit !good }' || failed=1
+    judge "$name" "$limit" $((all - plain)) 1
 }
 
 instructions() { # command, of all its processes together

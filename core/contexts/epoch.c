@@ -23,10 +23,6 @@
 /* The most queries that a thread makes at once about a fence that it has just recorded. */
 #define ASK_AT_ONCE 3u
 
-/* The most fences that one free records in a row: its own, and those that threads asked for
- * meanwhile. */
-#define FENCES_IN_A_ROW 4
-
 /* After so many epochs in a row without a fence, the driver answers every call in the context. */
 #define FAILURES_MAX 8u
 
@@ -374,7 +370,9 @@ CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct
         bool again =
             epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0 && !recorded.unusable;
         fence = again ? epoch_begin_close(context, true) : NULL;
-        epochs->owed = false; /* no other thread is recording, see heap_end_free */
+        /* This thread has held the lock since its record ended. So no other one is recording, and
+         * nobody would answer. */
+        epochs->owed = false;
         context_unlock(context);
         result = epoch_settle_record(pool, context, &recorded);
     }

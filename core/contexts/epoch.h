@@ -164,6 +164,10 @@ void epoch_await_record(struct context *context, uint64_t stamp, bool waitable,
  * and no work is known to need the host. */
 bool epoch_waits_for_a_second(const struct epochs *epochs);
 
+/* The most fences that one free records in a row: its own, and those that threads asked for
+ * meanwhile. */
+#define FENCES_IN_A_ROW 4
+
 /* No lock held. epoch_record in a free of the program's own, for a waitable fence. Other frees may
  * have asked for a fence meanwhile (owed). Then it records that, too. */
 CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct fence *fence);

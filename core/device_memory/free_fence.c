@@ -259,12 +259,12 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
     struct heap *heap = heap_of(context);
     CUresult result = CUDA_SUCCESS;
     struct situation situation = {0};
-    for (int i = 0; fence && i < 4; i++) {
+    for (int i = 1; fence; i++) {
         struct epoch_recorded recorded = epoch_record_and_lock(
             pool, context, fence, heap_keeps_up(heap) && heap->caches.count > 1);
         bool good = context->epochs.failures == 0 && !recorded.unusable &&
                     !policy_is_without_fences(context);
-        fence = i < 3 && good ? fence_again_if_due(context, waitable) : NULL;
+        fence = i < FENCES_IN_A_ROW && good ? fence_again_if_due(context, waitable) : NULL;
         /* This thread has held the lock since its record ended, so no other thread is recording.
          * Nobody would answer `owed` any more, so it is cleared. */
         context->epochs.owed = false;

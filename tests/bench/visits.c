@@ -1,7 +1,7 @@
 /*
  * What scripts/functions_visited.sh counts the functions of. "miss COUNT" allocates blocks of 64
- * KiB that the pool has nothing for. "end COUNT" makes contexts, leaves cached, pending and live
- * blocks of each kind of memory in them, and destroys them.
+ * KiB that the pool has nothing for. "end COUNT" makes contexts, leaves a freed and a live
+ * block of each kind of memory in them, and destroys them.
  */
 #include <stdio.h>
 #include <stdlib.h>
