@@ -155,7 +155,7 @@ static CUresult free_claimed_plainly(struct pool *pool, struct stream_block *blo
     bool green;
     struct fence_event behind = {NULL, 0, NULL, false};
     if (block_is_part(&block->block))
-        return stream_free_part_plainly(pool, block);
+        return stream_part_free_plainly(pool, block);
     if (pool_streams_are_served(pool) && context_current(pool, &green) &&
         stream_free_plainly(pool, block, &behind)) {
         use_forget(pool, block);

@@ -121,13 +121,10 @@ struct stream {
                                   uncovered bytes */
     counter spare_bytes; /* of its segments, in no block that is live or free: see stream_parts.h */
     counter spare_stamp; /* the newest stamp that a spare piece has or had */
-    struct block_list clean_parts; /* clean parts that are not merged into their segments yet:
-                                      see stream_merge.h. Linked through LINK_HEAP, and in no
-                                      bucket's list */
-    struct block *waiting; /* parts of its segments that were freed where no stamp tells when
-                              they are clean. Linked through links[LINK_HEAP].next. Written by
-                              stream_merge.c */
-    counter away; /* parts in clean_parts and in waiting. Read without the lock as a hint */
+    struct block_list waiting; /* parts of its segments that were freed where its order is not
+                                  enough, the oldest first: see stream_merge.h. Linked through
+                                  LINK_HEAP. Written by stream_parts.c */
+    counter away;              /* the number of parts in waiting. Read without the lock as a hint */
     unsigned frees_until_look; /* frees until the clock is read next */
     uint64_t now;              /* the monotonic clock, in nanoseconds, when last read */
     uint64_t handed_out;      /* the generation of the last block handed out: index + 1 in the upper
@@ -188,7 +185,7 @@ static inline bool stream_has_unclean_spare(const struct stream *stream)
 static inline bool stream_seems_unclean(const struct stream *stream)
 {
     return counter_get(&stream->free_bytes) != counter_get(&stream->clean_bytes) ||
-           stream_has_unclean_spare(stream);
+           stream_has_unclean_spare(stream) || counter_get(&stream->away) != 0;
 }
 
 /* stream_block_is_detached: a block has left the stream's shelves; the caller holds the lock.

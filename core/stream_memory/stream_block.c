@@ -54,7 +54,7 @@ void stream_block_put(struct stream_block_records *records, struct stream_block 
 {
     clear(&block->block);
     atomic_store_explicit(&block->shelf, NULL, memory_order_relaxed);
-    atomic_store_explicit(&block->home, NULL, memory_order_relaxed);
+    atomic_store_explicit(&block->lost, false, memory_order_relaxed);
     if (block->mempool)
         mempool_drop(block->mempool);
     block->mempool = NULL;

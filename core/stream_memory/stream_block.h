@@ -43,14 +43,14 @@ struct stream_block {
                                     reused */
     _Atomic(struct shelf *) shelf; /* the shelf that counts it, live or free. Relaxed: checked
                                       again under its stream's lock */
-    _Atomic(struct shelf *) home;  /* of a part: the shelf that owns its segment; NULL: the
-                                      segment is lost, see stream_parts.h. Guarded by the lock of
-                                      that shelf's stream. Relaxed: checked again under that lock */
+    _Atomic bool lost; /* of a part: its segment was freed past the pool, see stream_parts.h.
+                          Guarded by the lock of its shelf's stream. Relaxed: checked again under
+                          that lock */
     struct mempool *mempool;
     struct context *context; /* that it was allocated in; context_generation: that context's at
                                 the time */
     uint64_t context_generation;
-    struct fence_event *event;   /* that a part waits for (stream_merge.h), or NULL */
+    struct fence_event *event;   /* that a waiting part waits for (stream_merge.h), or NULL */
     _Atomic(struct uses *) uses; /* that the program told of, or NULL: see use.h. Relaxed:
                                     written under the use lock; read under it or by the thread
                                     that has claimed the block */
@@ -72,15 +72,6 @@ static inline struct stream_block *stream_block_find(const struct block_table *t
 static inline bool stream_block_is_held(const struct stream_block *block, CUdeviceptr address)
 {
     return atomic_load_explicit(&block->held_at, memory_order_acquire) == address;
-}
-
-/* The first block that is no part of a segment, in a list of free blocks from this block on. NULL:
- * there is none. */
-static inline struct block *stream_block_first_whole(struct block *block, enum block_link link)
-{
-    while (block && block_is_part(block))
-        block = block->links[link].next;
-    return block;
 }
 
 /* Unused records. They are made in slabs, and any thread may take one. Guarded by their own lock,

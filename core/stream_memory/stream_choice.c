@@ -33,7 +33,7 @@ static struct block *best_of(const struct choice *choice, const struct stream *s
         for (const struct bucket *b = shelf->buckets.first; b; b = b->next) {
             struct block *oldest = b->clean.first;
             if (!oldest && choice->pending_too)
-                oldest = stream_block_first_whole(b->pending.first, LINK_BUCKET);
+                oldest = b->pending.first;
             if (oldest && oldest->bytes >= choice->at_least &&
                 oldest->freed_at <= choice->older_than && is_better(choice, oldest, best))
                 best = oldest;
@@ -144,7 +144,7 @@ struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint
     lock_must_be_held(&stream->lock);
     struct block *found, *chain = NULL;
     for (uint64_t taken = 0; taken < bytes; taken += found->bytes) {
-        found = stream_block_first_whole(stream->pending.first, LINK_HEAP);
+        found = stream->pending.first;
         if (!found || counter_get(&found->epoch) > stamp)
             break;
         chain = take(pool, stream, found, chain);
@@ -158,8 +158,6 @@ struct block *choice_find_any(struct stream *stream, const struct context *conte
     struct shelf *shelf = stream->context == context
                               ? atomic_load_explicit(&stream->shelves, memory_order_relaxed)
                               : NULL;
-    if (shelf && stream->clean_parts.first)
-        return stream->clean_parts.first;
     for (; shelf; shelf = shelf->next)
         for (const struct bucket *b = shelf->buckets.first; b; b = b->next)
             if (b->clean.first || b->pending.first)

@@ -1,9 +1,6 @@
 /*
  * Chooses which free blocks of one context are released to the driver, and in which order.
  *
- * Parts are never chosen (stream_merge.h), because the driver does not know of them. Only
- * choice_find_any also returns parts.
- *
  * A block that choice_collect or choice_take_pending returns is off its shelf and out of the table.
  * It is chained through links[LINK_HEAP].next. It counts as detached from its stream
  * (stream_block_is_detached) until the driver has it or it is back on its shelf.
@@ -59,8 +56,8 @@ void choice_detach(struct pool *pool, struct stream *stream, struct block *found
 struct block *choice_take_pending(struct pool *pool, struct stream *stream, uint64_t stamp,
                                   uint64_t bytes);
 
-/* Returns any free block of the stream, whole or a part, if the stream belongs to the context. The
- * block stays in its lists. NULL: there is none. */
+/* Returns any free block of the stream, if the stream belongs to the context. The block stays in
+ * its lists. NULL: there is none. */
 struct block *choice_find_any(struct stream *stream, const struct context *context);
 
 #endif

@@ -17,10 +17,6 @@ struct stream_block *stream_cut_own(struct stream *stream, struct shelf *shelf,
 {
     lock_must_be_held(&stream->lock);
     struct stream_block *block = search_take_own(stream, bucket);
-    /* A part of another stream's segment keeps its stamp when it is handed out again. Its earlier
-     * work may not have completed. */
-    if (block && block_is_part(&block->block))
-        counter_raise_to(&stream->spare_stamp, counter_get(&block->block.epoch));
     return block ? block : stream_parts_cut(shelf, bucket, anywhere);
 }
 

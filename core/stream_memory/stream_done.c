@@ -25,5 +25,5 @@ uint64_t stream_newest_unclean(const struct stream *stream)
     const struct block *last = stream->pending.last;
     uint64_t newest =
         larger_of(last ? counter_get(&last->epoch) : 0, counter_get(&stream->spare_stamp));
-    return newest > stream_done(stream) ? newest : 0;
+    return newest > stream_done(stream) || counter_get(&stream->away) ? newest : 0;
 }

@@ -81,20 +81,13 @@ static bool record_legacy(struct pool *pool, struct context *context, CUevent *e
     return recorded;
 }
 
-/* The legacy stream comes after blocking streams' work alone, and plain frees after all streams'.
- */
-static bool comes_before_legacy(const struct stream *stream)
-{
-    lock_must_be_held(&stream->lock);
-    return stream->ordered_by_others && stream->thread != PLAIN_FREES_THREAD;
-}
-
+/* The legacy stream comes after blocking streams' work alone. */
 static void note_blocking_are_done(struct pool *pool, const struct context *context, uint64_t stamp)
 {
     for (unsigned i = 0; i < stream_count(streams_of(pool)); i++) {
         struct stream *stream = stream_at(streams_of(pool), i);
         lock_take(&stream->lock, LOCK_STREAM);
-        if (stream->context == context && comes_before_legacy(stream))
+        if (stream->context == context && stream->ordered_by_others)
             stream_done_raise(stream, stamp);
         lock_give(&stream->lock);
     }
@@ -204,23 +197,6 @@ void stream_ends_context(struct pool *pool, struct context *context)
 
 /* ---- after the context's end ---- */
 
-/* Prepends to the chain. A part is only detached: the program may still hold other parts of its
- * segment. */
-static struct block *take_dead(struct pool *pool, struct stream *stream, struct block *found,
-                               struct block *chain)
-{
-    lock_must_be_held(&stream->lock);
-    if (block_is_part(found)) {
-        shelf_detach(stream, stream_block_of(found));
-        stream_block_is_detached(stream);
-    } else {
-        choice_detach(pool, stream, found);
-        counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
-    }
-    found->links[LINK_HEAP].next = chain;
-    return found;
-}
-
 void stream_ends_forget(struct pool *pool, struct context *context)
 {
     struct streams *streams = streams_of(pool);
@@ -228,15 +204,16 @@ void stream_ends_forget(struct pool *pool, struct context *context)
         struct stream *stream = stream_at(streams, i);
         struct block *chain = NULL;
         lock_take(&stream->lock, LOCK_STREAM);
-        for (struct block *found; (found = choice_find_any(stream, context)) != NULL;)
-            chain = take_dead(pool, stream, found, chain);
+        for (struct block *found; (found = choice_find_any(stream, context)) != NULL;) {
+            choice_detach(pool, stream, found);
+            counter_add(&found->bucket->counters->evictions[EVICTION_CONTEXT], 1);
+            found->links[LINK_HEAP].next = chain;
+            chain = found;
+        }
         lock_give(&stream->lock);
         for (struct block *next; chain; chain = next) {
             next = chain->links[LINK_HEAP].next;
-            if (block_is_part(chain))
-                stream_merge_part(pool, stream_block_of(chain));
-            else
-                stream_block_recycle(pool, stream_block_of(chain));
+            stream_block_recycle(pool, stream_block_of(chain));
             stream_block_has_a_place(stream);
         }
     }

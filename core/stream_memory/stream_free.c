@@ -180,19 +180,17 @@ static bool last_free_is_over(const struct stream_block *block)
 }
 
 /* The context is pinned. Without a fence the block would be pending for long, while the driver's
- * own free relies on the program to have waited for all uses. A part has no other place. */
+ * own free relies on the program to have waited for all uses. */
 static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref)
 {
     struct stream *stream = ref.stream;
-    bool part = block_is_part(&block->block);
     lock_take(&stream->lock, LOCK_STREAM);
     stream_block_is_detached(stream);
     lock_give(&stream->lock);
     uint64_t stamp = epoch_close_in_order(pool, block->context, true);
     stream_block_leave_shelf(block);
     lock_take(&stream->lock, LOCK_STREAM);
-    bool may = stream_is(ref) &&
-               (part ? shelf_may_keep_part(stream, block) : stamp && shelf_may_keep(stream, block));
+    bool may = stamp && stream_is(ref) && shelf_may_keep(stream, block);
     struct shelf *shelf = may ? shelf_get(pool, stream, block->mempool) : NULL;
     struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, block->block.bytes) : NULL;
     if (bucket)
@@ -232,25 +230,12 @@ bool stream_free_behind_all(struct pool *pool, struct stream_block *block,
         return false;
     struct stream_ref ref = streams_of_plain_frees(pool, context);
     bool kept = ref.stream && free_in_context(pool, block, ref);
-    if (!kept && !block_is_part(&block->block))
+    if (!kept)
         record_behind(pool, context, behind);
     context_unpin(context);
     if (kept)
         housekeeper_look(pool, bytes);
     return kept;
-}
-
-CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part)
-{
-    struct fence_event behind;
-    CUresult result = stream_part_may_be_freed(pool, part);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (stream_free_behind_all(pool, part, &behind)) {
-        use_forget(pool, part);
-        return CUDA_SUCCESS;
-    }
-    return stream_part_free_unknown(pool, part);
 }
 
 /* ---- frees by the driver ---- */
@@ -343,8 +328,6 @@ static bool free_unwaited(struct pool *pool, struct stream_block *block)
         use_forget(pool, block);
         return true;
     }
-    if (block_is_part(&block->block))
-        return stream_part_free_unknown(pool, block) == CUDA_SUCCESS;
     return behind.event &&
            is_rid_of(block, address, free_by(pool, block, call_free_behind, &behind));
 }
@@ -355,12 +338,12 @@ bool stream_free_late(struct pool *pool, CUdeviceptr address, uint64_t generatio
     /* The driver may have given out the address again. */
     if (!block || atomic_load_explicit(&block->generation, memory_order_relaxed) != generation)
         return true;
-    if (context_generation(block->context) == block->context_generation)
-        return free_unwaited(pool, block);
     if (block_is_part(&block->block)) {
-        stream_part_free_of_dead(pool, block);
+        stream_part_free_late(pool, block);
         return true;
     }
+    if (context_generation(block->context) == block->context_generation)
+        return free_unwaited(pool, block);
     /* The block outlives its context, but no work of the context does. */
     return is_rid_of(block, address, stream_free_by_driver(pool, block, call_free_of_dead, NULL));
 }

@@ -30,10 +30,6 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
  * the call that frees it destroys. */
 bool stream_free_plainly(struct pool *pool, struct stream_block *block, struct fence_event *behind);
 
-/* cuMemFree of a part (stream_part_free.h), which stays until all of the context's work has
- * completed. An error, as the driver would report it: the part is the program's again. */
-CUresult stream_free_part_plainly(struct pool *pool, struct stream_block *part);
-
 /* Like stream_free_plainly, but the program has waited for nothing: any work of the context may
  * still use the block. False: the driver may free it ordered after the event behind->event, and not
  * without one. */

@@ -4,12 +4,12 @@
 
 #include "core/base/clock.h"
 #include "core/contexts/device.h"
+#include "core/contexts/fence.h"
 #include "core/contexts/fence_event.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "mempool_sums.h"
-#include "stream_done.h"
 #include "stream_owner.h"
 #include "stream_parts.h"
 
@@ -85,11 +85,12 @@ void stream_merge_part(struct pool *pool, struct stream_block *part)
         stream_merge_release_segment(pool, whole, NULL);
 }
 
-/* ---- waiting for an event ---- */
+/* ---- waiting ---- */
 
 static void destroy_event(struct pool *pool, struct fence_event *event)
 {
-    fence_event_destroy_pinned(pool, event);
+    if (event)
+        fence_event_destroy_pinned(pool, event);
     free(event);
 }
 
@@ -102,11 +103,8 @@ void stream_merge_after(struct pool *pool, struct stream_block *part, struct fen
         lock_take(&stream->lock, LOCK_STREAM);
         lost = !stream_part_shelf(part);
         if (!lost) {
-            stream_parts_begin_to_wait(home, part);
             part->event = event;
-            part->block.links[LINK_HEAP].next = stream->waiting;
-            stream->waiting = &part->block;
-            counter_add(&stream->away, 1);
+            stream_parts_begin_to_wait(home, part);
         }
         lock_give(&stream->lock);
     }
@@ -116,52 +114,27 @@ void stream_merge_after(struct pool *pool, struct stream_block *part, struct fen
     }
 }
 
+static struct context *waits_for(const struct stream_block *part)
+{
+    return part->event ? part->event->context : part->context;
+}
+
 /* A context that has ended has taken its work with it. While it is not known whether the context
- * ends, the event counts as incomplete, and only the thread that ends the context queries it. */
-static bool is_over(struct pool *pool, const struct fence_event *event,
+ * ends, the part counts as not over. Only the thread that ends the context queries its events. */
+static bool is_over(struct pool *pool, const struct stream_block *part,
                     const struct context *ending)
 {
-    bool pinned = context_pin(event->context, event->generation);
-    if (!pinned && context_generation(event->context) != event->generation)
+    struct context *context = waits_for(part);
+    uint64_t generation = part->event ? part->event->generation : part->context_generation;
+    bool pinned = context_pin(context, generation), over = false;
+    if (!pinned && context_generation(context) != generation)
         return true;
-    CUresult result = CUDA_ERROR_NOT_READY;
-    if (event->event && (pinned || event->context == ending))
-        result = event_query_relaxed(pool, event->event);
+    if (pinned || context == ending)
+        over = part->event ? event_query_relaxed(pool, part->event->event) == CUDA_SUCCESS
+                           : epoch_own_clean(&context->epochs) >= counter_get(&part->block.epoch);
     if (pinned)
-        context_unpin(event->context);
-    return result == CUDA_SUCCESS;
-}
-
-static void end_to_wait(struct stream *stream, struct stream_block *part)
-{
-    lock_must_be_held(&stream->lock);
-    stream_parts_end_to_wait(shelf_of(part), part);
-    counter_subtract(&stream->away, 1);
-}
-
-static struct block *take_waiting(struct stream *stream)
-{
-    lock_must_be_held(&stream->lock);
-    struct block *chain = stream->waiting;
-    stream->waiting = NULL;
-    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
-        end_to_wait(stream, stream_block_of(b));
-    return chain;
-}
-
-static void look_at_waiting(struct pool *pool, struct block *chain, const struct context *ending)
-{
-    for (struct block *next; chain; chain = next) {
-        struct stream_block *part = stream_block_of(chain);
-        struct fence_event *event = part->event;
-        next = chain->links[LINK_HEAP].next;
-        if (is_over(pool, event, ending)) {
-            destroy_event(pool, event);
-            stream_merge_part(pool, part);
-        } else {
-            stream_merge_after(pool, part, event);
-        }
-    }
+        context_unpin(context);
+    return over;
 }
 
 /* ---- at the end of a context ---- */
@@ -185,55 +158,23 @@ static bool add(struct parts *parts, struct stream_block *part)
     return true;
 }
 
-/* Takes the parts that are pending on the stream, as far as there is memory for the list. */
-static void take_pending_parts(struct stream *stream, const struct context *context,
-                               struct parts *parts)
-{
-    lock_take(&stream->lock, LOCK_STREAM);
-    struct block *b = stream->context == context ? stream->pending.first : NULL;
-    for (struct block *next; b; b = next) {
-        next = b->links[LINK_HEAP].next;
-        if (!block_is_part(b) || !add(parts, stream_block_of(b)))
-            continue;
-        shelf_detach(stream, stream_block_of(b));
-        b->refused = true;
-        stream_block_is_detached(stream);
-    }
-    lock_give(&stream->lock);
-}
-
-/* Takes the parts that wait on the stream for work of this context. */
+/* Takes the parts that wait on the stream for work of this context, as far as there is memory for
+ * the list. */
 static void take_waiting_parts(struct stream *stream, const struct context *context,
                                struct parts *parts)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    struct block **link = &stream->waiting;
-    while (stream->context == context && *link) {
-        struct stream_block *part = stream_block_of(*link);
-        if (part->event->context != context || !add(parts, part)) {
-            link = &part->block.links[LINK_HEAP].next;
+    struct block *b = stream->context == context ? stream->waiting.first : NULL;
+    for (struct block *next; b; b = next) {
+        struct stream_block *part = stream_block_of(b);
+        next = b->links[LINK_HEAP].next;
+        if (waits_for(part) != context || !add(parts, part))
             continue;
-        }
-        *link = part->block.links[LINK_HEAP].next;
-        end_to_wait(stream, part);
-        part->block.refused = true;
+        stream_parts_end_to_wait(stream, part);
+        b->refused = true;
         stream_block_is_detached(stream);
     }
     lock_give(&stream->lock);
-}
-
-static void put_back(struct pool *pool, struct stream_block *part)
-{
-    struct stream *stream = shelf_of(part)->stream;
-    if (part->event) {
-        stream_merge_after(pool, part, part->event);
-    } else {
-        lock_take(&stream->lock, LOCK_STREAM);
-        part->block.refused = false;
-        shelf_attach(NULL, shelf_of(part), part);
-        lock_give(&stream->lock);
-    }
-    stream_block_has_a_place(stream);
 }
 
 /* Deals with all parts of the same segment at once, since their records end with the segment. */
@@ -265,7 +206,9 @@ static struct block *merge_segment(struct pool *pool, struct parts *parts, size_
         lock_give(&home->stream->lock);
     }
     if (!whole) {
-        put_back(pool, part);
+        struct stream *stream = shelf_of(part)->stream;
+        stream_merge_after(pool, part, part->event);
+        stream_block_has_a_place(stream);
         return chain;
     }
     returning_begin(home->stream->device, whole->block.bytes);
@@ -278,10 +221,8 @@ struct block *stream_merge_collect_segments(struct pool *pool, struct context *c
     struct streams *streams = streams_of(pool);
     struct parts parts = {0, 0, NULL};
     struct block *chain = NULL;
-    for (unsigned i = 0; i < stream_count(streams); i++) {
-        take_pending_parts(stream_at(streams, i), context, &parts);
+    for (unsigned i = 0; i < stream_count(streams); i++)
         take_waiting_parts(stream_at(streams, i), context, &parts);
-    }
     for (size_t i = 0; i < parts.count; i++)
         if (parts.list[i])
             chain = merge_segment(pool, &parts, i, chain);
@@ -290,19 +231,6 @@ struct block *stream_merge_collect_segments(struct pool *pool, struct context *c
 }
 
 /* ---- all parts ---- */
-
-static struct block *take_clean(struct stream *stream)
-{
-    lock_must_be_held(&stream->lock);
-    struct block *found, *chain = NULL;
-    stream_done_apply(stream);
-    while ((found = stream->clean_parts.first) != NULL) {
-        shelf_detach(stream, stream_block_of(found));
-        found->links[LINK_HEAP].next = chain;
-        chain = found;
-    }
-    return chain;
-}
 
 static bool is_of(const struct stream *stream, const struct device *device)
 {
@@ -332,21 +260,46 @@ static bool visit(const struct stream *stream, const struct context *ending,
     return *pinned;
 }
 
+/* A look asks about so many parts in vain, and the next look goes on behind them. Where memory is
+ * short or a context ends it asks about all. */
+#define ASKED_IN_VAIN 16u
+
+static struct stream_block *take_oldest(struct stream *stream)
+{
+    lock_take(&stream->lock, LOCK_STREAM);
+    struct block *oldest = stream->waiting.first;
+    if (oldest)
+        stream_parts_end_to_wait(stream, stream_block_of(oldest));
+    lock_give(&stream->lock);
+    return oldest ? stream_block_of(oldest) : NULL;
+}
+
+static void look_at_waiting(struct pool *pool, struct stream *stream, const struct context *ending)
+{
+    bool all = ending || device_is_short(stream->device);
+    uint64_t count = counter_get(&stream->away);
+    for (unsigned in_vain = 0; count && (all || in_vain < ASKED_IN_VAIN); count--) {
+        struct stream_block *part = take_oldest(stream);
+        if (!part)
+            return;
+        if (is_over(pool, part, ending)) {
+            destroy_event(pool, part->event);
+            stream_merge_part(pool, part);
+        } else {
+            stream_merge_after(pool, part, part->event);
+            in_vain++;
+        }
+    }
+}
+
 static void merge_of_stream(struct pool *pool, struct stream *stream, const struct context *ending)
 {
-    struct block *clean = NULL, *waiting = NULL;
     struct context *pinned;
     lock_take(&stream->lock, LOCK_STREAM);
-    if (visit(stream, ending, &pinned)) {
-        clean = take_clean(stream);
-        waiting = take_waiting(stream);
-    }
+    bool visits = visit(stream, ending, &pinned);
     lock_give(&stream->lock);
-    for (struct block *next; clean; clean = next) {
-        next = clean->links[LINK_HEAP].next;
-        stream_merge_part(pool, stream_block_of(clean));
-    }
-    look_at_waiting(pool, waiting, ending);
+    if (visits)
+        look_at_waiting(pool, stream, ending);
     if (pinned)
         context_unpin(pinned);
 }

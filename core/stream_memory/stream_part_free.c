@@ -4,6 +4,7 @@
 
 #include "core/contexts/capture.h"
 #include "core/contexts/context.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
@@ -29,54 +30,55 @@ struct outcome {
 
 /* ---- in a stream's order ---- */
 
-/* Whether the part becomes spare at once: this is its home shelf's stream, and that stream's order
- * is enough. */
-static bool is_on_own_shelf(const struct stream *stream, const struct stream_block *part,
-                            uint64_t stamp)
+/* Whether the stream is that of the part's segment, and may keep the part. A part has no other
+ * place, so neither caps nor the end of its memory pool matter. */
+static bool is_at_home(const struct stream *stream, const struct stream_block *part)
 {
     lock_must_be_held(&stream->lock);
     const struct shelf *home = stream_part_shelf(part);
-    bool ordered = stream->own_order || (!shelf_launches_early(stream) &&
-                                         (stamp <= stream->marked || !stream->ordered_by_others));
-    return home && home->stream == stream && ordered;
+    return home && home->stream == stream && part->context == stream->context &&
+           part->context_generation == stream->generation && shelf_is_usable(stream->context);
 }
 
-/* Puts a part that is counted nowhere on its home shelf as spare, or on the stream as pending.
- * False where it can't lie on the stream. */
-static bool put(struct pool *pool, struct stream *stream, struct stream_block *part, uint64_t stamp,
-                struct outcome *outcome)
+/* Whether the stream's order is enough for a free with this stamp. */
+static bool is_in_order(const struct stream *stream, uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
-    if (is_on_own_shelf(stream, part, stamp)) {
-        struct shelf *home = stream_part_shelf(part);
-        counter_add(&part->block.bucket->counters->frees, 1);
-        outcome->merged = stream_parts_merge(home, part, stamp, true, &outcome->whole);
-        return true;
-    }
-    struct shelf *shelf = shelf_get(pool, stream, part->mempool);
-    struct bucket *bucket = shelf ? shelf_get_bucket(pool, shelf, part->block.bytes) : NULL;
-    if (bucket)
-        stream_free_make_pending(pool, shelf, bucket, part, true, stamp);
-    return bucket;
+    return stream->own_order || (!shelf_launches_early(stream) &&
+                                 (stamp <= stream->marked || !stream->ordered_by_others));
 }
 
-/* A free that puts something into the stream or its context, or whose part is a guest there. */
+static struct outcome make_spare(struct stream *stream, struct stream_block *part, uint64_t stamp)
+{
+    lock_must_be_held(&stream->lock);
+    struct shelf *home = shelf_of(part);
+    struct outcome outcome = {.done = true};
+    counter_add(&part->block.bucket->counters->frees, 1);
+    shelf_count_not_live(home, part);
+    shelf_count_out(home, part->block.bucket, part);
+    shelf_follow_fall(home);
+    outcome.merged = stream_parts_merge(home, part, stamp, true, &outcome.whole);
+    shelf_set_unchecked(stream);
+    return outcome;
+}
+
+/* A free that puts something into the stream or its context. */
 static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
                                   struct stream_ref ref, CUstream handle,
                                   struct stream_free_event due)
 {
     struct stream *stream = ref.stream;
-    struct outcome outcome = {false, MERGED_PART, NULL};
+    struct outcome outcome = {.done = false};
     uint64_t stamp;
     bool may = stream_free_event_record(pool, ref, handle, due, &stamp);
-    stream_block_leave_shelf(part);
     lock_take(&stream->lock, LOCK_STREAM);
-    bool stays = may && stream_is(ref) && shelf_may_keep_part(stream, part) &&
+    bool stays = may && stream_is(ref) && is_at_home(stream, part) &&
                  (!due.operation || !stream_pending_capture_is_coming(pool));
     uint64_t stamp_of_part = stamp ? stamp : shelf_stamp(stream);
     if (stays && due.operation)
         shelf_raise_marked(stream, stamp_of_part);
-    outcome.done = stays && put(pool, stream, part, stamp_of_part, &outcome);
+    if (stays && is_in_order(stream, stamp_of_part))
+        outcome = make_spare(stream, part, stamp_of_part);
     stream_done_apply(stream);
     shelf_set_unchecked(stream);
     if (due.event && (!stamp || stream->covered < stamp))
@@ -85,27 +87,7 @@ static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
     lock_give(&stream->lock);
     if (context)
         room_look_again(pool, context);
-    if (!outcome.done)
-        stream_block_return_to_shelf(part);
     return outcome;
-}
-
-/* Makes the part spare on its home shelf, if the stream's order is enough. Lock held, and nothing
- * has to be put into the stream. */
-static bool free_on_own_shelf(struct stream *stream, struct stream_block *part,
-                              struct outcome *outcome)
-{
-    struct shelf *shelf = shelf_of(part);
-    lock_must_be_held(&stream->lock);
-    if (!stream->own_order || stream_part_shelf(part) != shelf || shelf->stream != stream)
-        return false;
-    counter_add(&part->block.bucket->counters->frees, 1);
-    shelf_count_not_live(shelf, part);
-    shelf_count_out(shelf, part->block.bucket, part);
-    shelf_follow_fall(shelf);
-    outcome->merged = stream_parts_merge(shelf, part, shelf_stamp(stream), true, &outcome->whole);
-    shelf_set_unchecked(stream);
-    return true;
 }
 
 /* No lock held. */
@@ -126,18 +108,18 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
                                CUstream handle)
 {
     struct stream *stream = ref.stream;
-    struct outcome outcome = {false, MERGED_PART, NULL};
+    struct outcome outcome = {.done = false};
     uint64_t bytes = part->block.bytes;
     lock_take(&stream->lock, LOCK_STREAM);
-    if (!stream_is(ref) || !shelf_may_keep_part(stream, part)) {
+    if (!stream_is(ref) || !is_at_home(stream, part) || shelf_launches_early(stream)) {
         lock_give(&stream->lock);
         return false;
     }
     struct stream_free_event due = stream_free_event_due(pool, stream, part);
     bool look = shelf_look_is_due(stream);
-    outcome.done =
-        !due.fence && !due.event && !due.operation && free_on_own_shelf(stream, part, &outcome);
-    if (!outcome.done)
+    if (!due.fence && !due.event && !due.operation)
+        outcome = make_spare(stream, part, shelf_stamp(stream));
+    else
         stream_block_is_detached(stream);
     lock_give(&stream->lock);
     if (!outcome.done) {
@@ -157,7 +139,9 @@ static CUevent record_here(const struct driver *driver, CUstream handle)
     CUevent event = NULL;
     if (driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return NULL;
-    if (driver->cuEventRecord(event, handle) == CUDA_SUCCESS)
+    /* The wait is the operation that others see on the stream, in place of the driver's free. */
+    if (driver->cuEventRecord(event, handle) == CUDA_SUCCESS &&
+        driver->cuStreamWaitEvent(handle, event, 0) == CUDA_SUCCESS)
         return event;
     driver->cuEventDestroy_v2(event);
     return NULL;
@@ -275,44 +259,51 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
 
 /* ---- frees by cuMemFree ---- */
 
-/* The part waits for the end of its context, since nothing else can tell when its work has
- * completed. */
-static CUresult wait_for_its_context(struct pool *pool, struct stream_block *part)
-{
-    struct fence_event *event = calloc(1, sizeof *event);
-    if (!event)
-        return give_to_program(part, CUDA_ERROR_OUT_OF_MEMORY);
-    event->context = part->context;
-    event->generation = part->context_generation;
-    leave_shelf(part);
-    stream_merge_after(pool, part, event);
-    return CUDA_SUCCESS;
-}
-
-CUresult stream_part_may_be_freed(struct pool *pool, struct stream_block *part)
+/* Whether the driver allows cuMemFree now; a capture may forbid it. The address lies inside a block
+ * of the driver's. So otherwise the driver only says that no block begins there. */
+static CUresult ask_about_plain_free(struct pool *pool, const struct stream_block *part)
 {
     if (!program_captures(&pool->captures))
         return CUDA_SUCCESS;
-    /* The address lies inside a block of the driver's. So unless a capture forbids the call, the
-     * driver only says that no block begins there. */
     enter_driver();
     CUresult result = pool->driver->cuMemFree_v2(block_address(&part->block));
     leave_driver();
-    return result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : give_to_program(part, result);
+    return result == CUDA_ERROR_INVALID_VALUE ? CUDA_SUCCESS : result;
 }
 
-CUresult stream_part_free_unknown(struct pool *pool, struct stream_block *part)
+/* Returns the stamp of a free that happens now. A fence of the part's context is recorded after it,
+ * if one can be had. */
+static uint64_t stamp_with_fence(struct pool *pool, const struct stream_block *part)
 {
-    use_forget(pool, part);
-    if (context_generation(part->context) == part->context_generation)
-        return wait_for_its_context(pool, part);
-    stream_part_free_of_dead(pool, part);
-    return CUDA_SUCCESS;
+    struct context *context = part->context;
+    uint64_t stamp = 0;
+    if (context_pin(context, part->context_generation)) {
+        stamp = epoch_close_in_order(pool, context, true);
+        context_unpin(context);
+    }
+    return stamp ? stamp : epoch_current(&context->epochs);
 }
 
-void stream_part_free_of_dead(struct pool *pool, struct stream_block *part)
+void stream_part_free_late(struct pool *pool, struct stream_block *part)
 {
+    uint64_t bytes = part->block.bytes;
+    bool lives = context_generation(part->context) == part->context_generation;
+    uint64_t stamp = lives ? stamp_with_fence(pool, part) : 0;
     use_forget(pool, part);
     leave_shelf(part);
-    stream_merge_part(pool, part);
+    counter_set(&part->block.epoch, stamp);
+    if (lives)
+        stream_merge_after(pool, part, NULL);
+    else
+        stream_merge_part(pool, part);
+    housekeeper_look(pool, bytes);
+}
+
+CUresult stream_part_free_plainly(struct pool *pool, struct stream_block *part)
+{
+    CUresult result = ask_about_plain_free(pool, part);
+    if (result != CUDA_SUCCESS)
+        return give_to_program(part, result);
+    stream_part_free_late(pool, part);
+    return CUDA_SUCCESS;
 }

@@ -15,8 +15,9 @@
 #include "stream_block.h"
 #include "streams.h"
 
-/* A free on a stream that the pool serves. False: the pool does not serve the stream any more, or
- * not now; the part is still claimed. */
+/* A free on the stream of the part's segment, whose order is enough: the part is spare at once.
+ * False: the stream is another one, its order is not enough, or the pool does not serve it now. The
+ * part is still claimed. */
 bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, struct stream_ref ref,
                                CUstream handle);
 
@@ -25,15 +26,12 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
  * again. */
 CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CUstream handle);
 
-/* Whether the driver allows cuMemFree now; a capture may forbid it. An error, as above, gives the
- * part back to the program. */
-CUresult stream_part_may_be_freed(struct pool *pool, struct stream_block *part);
+/* cuMemFree. The part waits for all work of its context so far. An error, as above, gives the part
+ * back to the program: a capture forbids the call. */
+CUresult stream_part_free_plainly(struct pool *pool, struct stream_block *part);
 
-/* A free where only the end of the context tells that the part's work has completed. An error, as
- * above, gives the part back to the program. */
-CUresult stream_part_free_unknown(struct pool *pool, struct stream_block *part);
-
-/* A free of a part whose context has died, and the context's work with it. */
-void stream_part_free_of_dead(struct pool *pool, struct stream_block *part);
+/* A free that no capture can forbid, since the program has made it before. The part waits for all
+ * work of its context so far. */
+void stream_part_free_late(struct pool *pool, struct stream_block *part);
 
 #endif

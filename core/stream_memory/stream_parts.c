@@ -80,12 +80,10 @@ struct stream_block *stream_parts_cut_new(struct shelf *shelf, struct stream_blo
     lock_must_be_held(&shelf->stream->lock);
     struct bucket *of_whole = whole->block.bucket;
     whole->block.bucket = &shelf->unkept.bucket;
-    atomic_store_explicit(&whole->home, shelf, memory_order_relaxed);
     count_spare(shelf, whole->block.bytes);
     struct stream_block *part = cut_out(shelf, &whole->block, bucket);
     if (!part) {
         count_no_longer_spare(shelf, whole->block.bytes);
-        atomic_store_explicit(&whole->home, NULL, memory_order_relaxed);
         whole->block.bucket = of_whole;
     }
     return part;
@@ -144,7 +142,6 @@ static enum merged become_whole(struct shelf *home, struct stream_block *whole, 
     count_segment_out(home, whole->block.bytes);
     count_no_longer_spare(home, whole->block.bytes);
     whole->block.bucket = bucket_set_find(&home->buckets, whole->block.bytes);
-    atomic_store_explicit(&whole->home, NULL, memory_order_relaxed);
     if (leaves || !whole->block.bucket || must_leave(home, whole, in_order)) {
         if (!whole->block.bucket)
             whole->block.bucket = &home->unkept.bucket;
@@ -167,7 +164,6 @@ static struct stream_block *make_spare(struct shelf *home, struct stream_block *
     part->block.refused = false;
     part->block.bucket = &home->unkept.bucket;
     part->block.freed_at = stream->now;
-    atomic_store_explicit(&part->shelf, home, memory_order_relaxed);
     counter_set(&part->block.epoch, stamp);
     counter_raise_to(&stream->spare_stamp, stamp);
     count_spare(home, part->block.bytes);
@@ -235,15 +231,20 @@ void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part)
     lock_must_be_held(&home->stream->lock);
     part->block.bucket = &home->unkept.bucket;
     part->block.refused = false;
-    atomic_store_explicit(&part->shelf, home, memory_order_relaxed);
     block_set_state(&part->block, BLOCK_LEAVING);
     count_spare(home, part->block.bytes);
+    if (!part->event)
+        counter_raise_to(&home->stream->spare_stamp, counter_get(&part->block.epoch));
+    block_list_append(&home->stream->waiting, &part->block, LINK_HEAP);
+    counter_add(&home->stream->away, 1);
 }
 
-void stream_parts_end_to_wait(struct shelf *home, struct stream_block *part)
+void stream_parts_end_to_wait(struct stream *stream, struct stream_block *part)
 {
-    lock_must_be_held(&home->stream->lock);
-    count_no_longer_spare(home, part->block.bytes);
+    lock_must_be_held(&stream->lock);
+    block_list_remove(&stream->waiting, &part->block, LINK_HEAP);
+    counter_subtract(&stream->away, 1);
+    count_no_longer_spare(shelf_of(part), part->block.bytes);
 }
 
 /* ---- losing ---- */
@@ -256,7 +257,7 @@ struct block *stream_parts_lose(struct shelf *home, struct stream_block *any)
     for (struct block *above; record; record = above) {
         above = record->above;
         bytes += record->bytes;
-        atomic_store_explicit(&stream_block_of(record)->home, NULL, memory_order_relaxed);
+        atomic_store_explicit(&stream_block_of(record)->lost, true, memory_order_relaxed);
         if (block_state(record) != BLOCK_SPARE)
             continue;
         if (record->below)

@@ -7,11 +7,8 @@
  * stream's order, or if everything up to that stamp has completed. So a part that is freed on its
  * own stream is spare at once, and merges with its neighbours without a driver call.
  *
- * A part that is freed on another stream is a guest there. It is pending in that stream's order,
- * and may be handed out again on that stream, until its work has completed. Then it returns to its
- * segment in a separate step (stream_merge.h), because two streams' locks are never held together.
- * A part also returns this way if it was freed on its own stream, but that stream's order is not
- * enough.
+ * A part that is freed on another stream, or where its own stream's order is not enough, waits
+ * until all work before that free has completed (stream_merge.h). Nobody gets it before that.
  *
  * When only spare memory is left of a segment, it becomes a whole block again. It has the newest
  * stamp, and is pending or clean on its home shelf. It can be handed out, cut, taken by other
@@ -27,7 +24,7 @@
  * Parts outlive their stream and their context, as all stream-ordered memory does. Spare memory of
  * a context that has ended is never cut. Once the segment is whole, the driver frees it. If the
  * driver gives the address of a segment out again, somebody freed the segment past the pool. Then
- * the segment is lost, and its live parts have no home any more.
+ * the segment is lost, and its live parts belong to no shelf's segment any more.
  *
  * The functions below are called with the lock of the home shelf's stream held.
  */
@@ -40,9 +37,10 @@
 #include "stream_block.h"
 #include "stream_shelf.h"
 
+/* The shelf that owns the part's segment. NULL: the segment is lost. */
 static inline struct shelf *stream_part_shelf(const struct stream_block *part)
 {
-    return atomic_load_explicit(&part->home, memory_order_relaxed);
+    return atomic_load_explicit(&part->lost, memory_order_relaxed) ? NULL : shelf_of(part);
 }
 
 /* Cuts a block of the bucket's size out of spare memory or of a whole block, or takes a whole block
@@ -79,15 +77,15 @@ struct stream_block *stream_parts_merge_all(struct shelf *home, struct stream_bl
 /* The first record of the part's segment. */
 struct block *stream_parts_head(struct stream_block *part);
 
-/* stream_parts_begin_to_wait counts a part as spare that is counted nowhere and in no list. The
- * part is in no tree and merges with nothing. stream_parts_end_to_wait takes it out of the counts
- * again. */
+/* stream_parts_begin_to_wait puts a part that is counted nowhere into its stream's list `waiting`.
+ * The part counts as spare there, but is in no tree and merges with nothing.
+ * stream_parts_end_to_wait takes it out of the list and of the counts. */
 void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part);
-void stream_parts_end_to_wait(struct shelf *home, struct stream_block *part);
+void stream_parts_end_to_wait(struct stream *stream, struct stream_block *part);
 
 /* The segment was freed past the pool. Returns its spare records, chained through
  * links[LINK_HEAP].next, counted nowhere and out of the table. Its other records lose their
- * home. */
+ * segment. */
 struct block *stream_parts_lose(struct shelf *home, struct stream_block *any);
 
 #endif

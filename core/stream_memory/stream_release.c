@@ -286,7 +286,7 @@ void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstrea
 static struct stream_event *take_first_event(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    const struct block *first = stream_block_first_whole(stream->pending.first, LINK_HEAP);
+    const struct block *first = stream->pending.first;
     return first ? stream_events_take(stream, counter_get(&first->epoch)) : NULL;
 }
 

@@ -99,12 +99,10 @@ static struct stream_block *look_at(const struct search *search, struct stream *
     lock_take(&stream->lock, LOCK_STREAM);
     stream_done_apply(stream);
     struct bucket *bucket = bucket_of(search, stream);
-    struct block *first =
-        bucket ? stream_block_first_whole(bucket->pending.first, LINK_BUCKET) : NULL;
     if (bucket && bucket->clean.last) {
         *hit = HIT_CLEAN;
         block = take_for_another(stream, bucket->clean.last);
-    } else if (first) {
+    } else if (bucket && bucket->pending.first) {
         *pending = true;
         shelf_bucket_of(bucket)->failed_looks++;
     }

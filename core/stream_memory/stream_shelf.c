@@ -31,7 +31,6 @@ static struct block *take_record(struct segments *segments, const struct block *
     made->context = of->context;
     made->context_generation = of->context_generation;
     atomic_store_explicit(&made->shelf, shelf, memory_order_relaxed);
-    atomic_store_explicit(&made->home, shelf, memory_order_relaxed);
     return &made->block;
 }
 
@@ -57,18 +56,6 @@ static const struct segments_kind shelf_segments_kind = {.lock = LOCK_STREAM,
                                                          .take_record = take_record,
                                                          .put_record = put_record,
                                                          .may_be_cut = may_be_cut};
-
-void shelf_list_if_whole(struct stream_block *block)
-{
-    if (!block_is_part(&block->block))
-        segments_list(&shelf_of(block)->segments, &block->block);
-}
-
-void shelf_unlist_if_whole(struct stream_block *block)
-{
-    if (!block_is_part(&block->block))
-        segments_unlist(&shelf_of(block)->segments, &block->block);
-}
 
 /* ---- counters ----
  *
@@ -273,12 +260,7 @@ static void put_among_clean(struct stream *stream, struct bucket *bucket,
 {
     lock_must_be_held(&stream->lock);
     block_set_state(&block->block, BLOCK_CLEAN);
-    if (block_is_part(&block->block)) {
-        block_list_append(&stream->clean_parts, &block->block, LINK_HEAP);
-        counter_add(&stream->away, 1);
-    } else {
-        block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
-    }
+    block_list_append(&bucket->clean, &block->block, LINK_BUCKET);
     shelf_count_clean(stream, bucket, block->block.bytes);
 }
 
@@ -329,7 +311,7 @@ static void put_back(struct stream *stream, struct stream_block *block)
     struct bucket *bucket = block->block.bucket;
     shelf_add_free(stream, bucket, block->block.bytes);
     if (shelf_splits(stream))
-        shelf_list_if_whole(block);
+        segments_list(&shelf_of(block)->segments, &block->block);
     uint64_t stamp = counter_get(&block->block.epoch);
     if (stamp <= stream_done(stream)) {
         put_among_clean(stream, bucket, block);

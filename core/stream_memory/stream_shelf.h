@@ -274,31 +274,16 @@ static inline void shelf_count_if_covered(struct stream *stream, const struct st
         stream->covered_bytes += block->block.bytes;
 }
 
-/* Where blocks are cut, a free whole block is in a tree as well as in its list. */
-void shelf_list_if_whole(struct stream_block *block);
-void shelf_unlist_if_whole(struct stream_block *block);
-
-static inline void shelf_take_from_clean(struct stream *stream, struct bucket *bucket,
-                                         struct stream_block *block)
-{
-    lock_must_be_held(&stream->lock);
-    if (__builtin_expect(block_is_part(&block->block), 0)) {
-        block_list_remove(&stream->clean_parts, &block->block, LINK_HEAP);
-        counter_subtract(&stream->away, 1);
-    } else {
-        block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
-    }
-}
-
+/* Where blocks are cut, a free block is in a tree as well as in its list. */
 static inline void shelf_take(struct stream *stream, struct bucket *bucket,
                               struct stream_block *block)
 {
     lock_must_be_held(&stream->lock);
     uint64_t bytes = block->block.bytes;
     if (__builtin_expect(shelf_splits(stream), 0))
-        shelf_unlist_if_whole(block);
+        segments_unlist(&shelf_of(block)->segments, &block->block);
     if (block_state(&block->block) == BLOCK_CLEAN) {
-        shelf_take_from_clean(stream, bucket, block);
+        block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
         counter_subtract(&bucket->counters->clean_bytes, bytes);
         counter_subtract(&stream->clean_bytes, bytes);
         stream->unchecked_bytes -= (int64_t)bytes;
@@ -467,15 +452,6 @@ __attribute__((always_inline)) static inline bool shelf_may_keep(const struct st
            shelf_is_usable(stream->context);
 }
 
-/* Whether a part may lie on the stream. A part has no other place, so neither caps nor the end of
- * its memory pool matter. */
-static inline bool shelf_may_keep_part(const struct stream *stream, const struct stream_block *part)
-{
-    lock_must_be_held(&stream->lock);
-    return part->context == stream->context && part->context_generation == stream->generation &&
-           shelf_is_usable(stream->context);
-}
-
 static inline bool shelf_is_full(const struct pool *pool, const struct bucket *bucket)
 {
     return bucket->free_blocks >= pool->settings.stream_ordered.caps.blocks_per_bucket;
@@ -547,7 +523,7 @@ static inline void shelf_make_pending(struct stream *stream, struct bucket *buck
     shelf_insert_pending(&bucket->pending, &block->block, stamp, LINK_BUCKET);
     shelf_insert_pending(&stream->pending, &block->block, stamp, LINK_HEAP);
     if (__builtin_expect(shelf_splits(stream), 0))
-        shelf_list_if_whole(block);
+        segments_list(&shelf_of(block)->segments, &block->block);
     shelf_add_free(stream, bucket, block->block.bytes);
     counter_add(&bucket->counters->frees, 1);
 }

@@ -249,70 +249,69 @@ Test(stream_parts, a_free_that_others_order_is_an_operation)
     free_on(one, first);
 }
 
-/* ---- guests ---- */
+/* ---- on another stream ---- */
 
-Test(stream_parts, freed_on_another_stream_it_is_that_ones_until_it_is_over)
+Test(stream_parts, freed_on_another_stream_it_is_nobodys_until_it_is_over)
 {
     start_streams();
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
     fake_stream_works(other);
     free_on(other, first);
-    cr_assert_eq(bytes_of(other).pending, 3 * MIB);
+    cr_assert_eq(away(one), 1);
     goes_home();
-    cr_assert_eq(bytes_of(other).pending, 3 * MIB);
-    CUdeviceptr instead = take_on(one, 3 * MIB);
+    cr_assert_eq(away(one), 1);
+    CUdeviceptr instead = take_on(one, 3 * MIB), elsewhere = take_on(other, 3 * MIB);
     cr_assert_neq(instead, first);
-    synchronise_stream(other);
-    cr_assert_eq(away(other), 1);
-    /* It is not the other's any more, and its own gets it before the driver is asked. */
+    cr_assert_neq(elsewhere, first);
     free_on(one, instead);
+    synchronise_stream(other);
+    cr_assert_eq(away(one), 1);
+    /* Its own stream gets it before the driver is asked. */
     unsigned calls = fake_stream_calls().allocations;
     CUdeviceptr all[5];
     for (int i = 0; i < 5; i++)
         all[i] = take_on(one, 3 * MIB);
     cr_assert_eq(all[4], first);
     cr_assert_eq(fake_stream_calls().allocations, calls);
-    cr_assert_eq(away(other), 0);
+    cr_assert_eq(away(one), 0);
     for (int i = 0; i < 5; i++)
         free_on(one, all[i]);
     free_on(one, second);
+    free_on(other, elsewhere);
     nothing_is_left();
 }
 
-Test(stream_parts, a_guest_is_handed_out_again_in_that_streams_order)
+/* Queries and waits of the other stream must see the free. */
+Test(stream_parts, a_free_on_another_stream_is_an_operation_there)
 {
     start_streams();
-    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
-    fake_stream_works(other);
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    unsigned waits = fake_stream_calls().waits;
     free_on(other, first);
-    cr_assert_eq(take_on(other, 3 * MIB), first);
-    cr_assert_eq(bytes_of(other).live, 3 * MIB);
-    /* Freed at home it is spare there. */
-    free_on(one, first);
-    cr_assert_eq(take_on(one, 2 * MIB), first);
-    free_on(one, first);
-    free_on(one, second);
+    cr_assert_eq(fake_stream_calls().waits, waits + 1);
     nothing_is_left();
 }
 
-Test(stream_parts, the_driver_never_gets_a_guest)
+/* What waits behind a stream that is stuck costs a look no more than some questions, and hides
+ * nothing for long that is over. */
+Test(stream_parts, many_that_are_not_over_are_not_all_asked_about)
 {
-    settings.stream_ordered.caps.cached = (struct byte_size){.bytes = 0};
+    enum { STUCK = 40 };
     start_streams();
-    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    CUdeviceptr blocks[STUCK + 1];
+    for (int i = 0; i <= STUCK; i++)
+        blocks[i] = take_on(one, MIB);
     fake_stream_works(other);
-    free_on(other, first);
-    stream_release_in_order(
-        pool, (struct stream_ref){stream_called(other), stream_called(other)->id}, other);
-    pool_trim(pool);
-    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 0);
-    cr_assert_eq(bytes_of(other).pending, 3 * MIB);
-    free_on(one, second);
+    for (int i = 0; i <= STUCK; i++)
+        free_on(i == STUCK / 2 ? NULL : other, blocks[i]);
+    unsigned queries = fake_stream_calls().queries;
+    goes_home();
+    cr_assert_leq(fake_stream_calls().queries - queries, 20);
+    goes_home();
+    goes_home();
+    cr_assert_eq(away(one), STUCK);
     synchronise_stream(other);
-    synchronise_stream(one);
-    pool_trim(pool);
-    cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
-    cr_assert_eq(fake_bytes_used(0), 0);
+    nothing_is_left();
 }
 
 /* ---- going back ---- */
@@ -469,7 +468,7 @@ Test(stream_parts, a_context_that_ends_gives_whole_segments_back_behind_its_work
     cr_assert_eq(spare_bytes(), 0);
     cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
     cr_assert_eq(fake_bytes_used(0), 0);
-    cr_assert_eq(bytes_of(other).pending, 0);
+    cr_assert_eq(away(one), 0);
 }
 
 /* But it was not its end, and something is live: nothing there is anybody's before it is over. */
@@ -480,7 +479,7 @@ Test(stream_parts, what_stays_where_a_context_seemed_to_end_is_still_pending)
     fake_stream_works(other);
     free_on(other, first);
     stream_ends_context(pool, context_record());
-    cr_assert_eq(bytes_of(other).pending, 3 * MIB);
+    cr_assert_eq(away(one), 1);
     CUdeviceptr instead = take_on(one, 3 * MIB);
     cr_assert_neq(instead, first);
     free_on(one, instead);
@@ -495,10 +494,10 @@ Test(stream_parts, what_is_whole_as_a_context_ends_goes_back_behind_its_work)
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
     fake_stream_works(other);
     free_on(other, first);
-    synchronise_stream(other);
     fake_stream_works(one);
     free_on(one, second);
-    cr_assert_eq(away(other), 1);
+    synchronise_stream(other);
+    cr_assert_eq(away(one), 1);
     struct ending ending = pool_context_ending(pool, context);
     cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
     cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
@@ -512,9 +511,10 @@ Test(stream_parts, what_is_whole_where_the_pool_steps_aside_waits_until_it_is_ov
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
     fake_stream_works(other);
     free_on(other, first);
-    synchronise_stream(other);
     fake_stream_works(one);
     free_on(one, second);
+    synchronise_stream(other);
+    cr_assert_eq(away(one), 1);
     context_disable(context_record());
     goes_home();
     cr_assert_eq(segment_count(), 0);
@@ -540,21 +540,22 @@ Test(stream_parts, a_segment_that_was_freed_behind_our_back_is_forgotten)
 {
     start_streams();
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
-    CUdeviceptr guest = take_on(one, 3 * MIB);
+    CUdeviceptr third = take_on(one, 3 * MIB);
     free_on(one, first);
     fake_stream_works(other);
-    free_on(other, guest);
+    free_on(other, third);
     fake_vanish(first - SEGMENT_HEAD);
     pool_forget_address(pool, first - SEGMENT_HEAD);
     cr_assert_eq(segment_count(), 0);
-    cr_assert_eq(spare_bytes(), 0);
+    cr_assert_eq(spare_bytes(), 3 * MIB);
     cr_assert_null(stream_block_at(pool, first - SEGMENT_HEAD));
     /* The program's free of what it held finds it, and merges nothing. */
     free_on(one, second);
     synchronise_stream(one);
     synchronise_stream(other);
     goes_home();
-    cr_assert_null(stream_block_at(pool, guest));
+    cr_assert_eq(spare_bytes(), 0);
+    cr_assert_null(stream_block_at(pool, third));
     cr_assert_null(stream_block_at(pool, second));
     cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 0);
 }
@@ -582,6 +583,7 @@ Test(stream_parts, freed_plainly_it_waits_for_its_contexts_work)
     fake_stream_works(one);
     cr_assert_eq(pool_free(pool, first), CUDA_SUCCESS);
     cr_assert_eq(bytes_of(one).live, 3 * MIB);
+    goes_home();
     CUdeviceptr instead = take_on(one, 3 * MIB);
     cr_assert_neq(instead, first);
     fake_stream_is_done(one);
@@ -594,17 +596,37 @@ Test(stream_parts, freed_plainly_it_waits_for_its_contexts_work)
     nothing_is_left();
 }
 
-Test(stream_parts, freed_plainly_with_no_event_it_is_pending_until_there_is_one)
+/* Other streams may have used it. */
+Test(stream_parts, freed_plainly_it_does_not_wait_for_its_stream_alone)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    fake_stream_works(other);
+    cr_assert_eq(pool_free(pool, first), CUDA_SUCCESS);
+    synchronise_stream(one);
+    goes_home();
+    cr_assert_eq(away(one), 1);
+    fake_stream_is_done(other);
+    fake_finish(context);
+    goes_home();
+    cr_assert_eq(away(one), 0);
+    free_on(one, second);
+    nothing_is_left();
+}
+
+Test(stream_parts, freed_plainly_with_no_fence_it_waits_until_there_is_one)
 {
     start_streams();
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
     fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 1);
     cr_assert_eq(pool_free(pool, first), CUDA_SUCCESS);
-    cr_assert_eq(pool_device_bytes(pool, 0).pending, 3 * MIB);
+    cr_assert_eq(away(one), 1);
+    goes_home();
+    cr_assert_eq(away(one), 1);
     fake_finish(context);
     cr_assert_eq(synchronise(), CUDA_SUCCESS);
     goes_home();
-    cr_assert_eq(pool_device_bytes(pool, 0).pending, 0);
+    cr_assert_eq(away(one), 0);
     cr_assert_eq(take_on(one, 3 * MIB), first);
     free_on(one, first);
     free_on(one, second);
