@@ -15,6 +15,7 @@
  * is less. */
 #define FIRST_DESCRIPTOR 512u
 
+/* FNV-1a. */
 static uint64_t hash_of(const char *path)
 {
     uint64_t hash = UINT64_C(14695981039346656037);
@@ -23,6 +24,8 @@ static uint64_t hash_of(const char *path)
     return hash;
 }
 
+/* Moves the descriptor to a high number. Returns the new number, or -1 if there is none. Closes fd
+ * in either case. */
 static int raise_number(int fd)
 {
     struct rlimit limit = {.rlim_cur = 2 * FIRST_DESCRIPTOR};
@@ -37,7 +40,7 @@ static bool is_open(const struct kept_file *file)
 {
     struct statx found;
     return mapped_file_identify(file->fd, "", &found) &&
-           mapped_file_device(&found) == file->device && found.stx_ino == file->inode;
+           mapped_file_is(&found, file->device, file->inode);
 }
 
 bool kept_file_open(struct kept_file *file, const char *path)

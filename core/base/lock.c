@@ -18,8 +18,8 @@ struct held {
 };
 
 /* The locks that the thread holds or waits for, in the order in which it took them. A signal
- * handler that interrupts a change finds the count from before or after the change, and leaves it
- * as it was. */
+ * handler may interrupt a change. It then finds the old or the new count, and restores that count
+ * before it returns. */
 static _Thread_local struct {
     volatile unsigned count;
     struct held locks[HELD_MAX];
@@ -34,7 +34,7 @@ static const char *const names[] = {
 _Static_assert(sizeof names / sizeof names[0] <= HELD_MAX, "a thread may hold a lock of each rank");
 
 /* Prints one line and ends the process: continuing would mean to wait for ever, or to read what
- * others write. Avoids stdio, whose lock the thread may hold. */
+ * others write. Writes to no stream, since the thread may hold the stream's lock. */
 __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...)
 {
     char line[512];
@@ -57,6 +57,7 @@ static const struct held *find(const void *lock)
     return NULL;
 }
 
+/* Returns a held lock whose rank is above this one, or NULL. */
 static const struct held *find_behind(int rank)
 {
     for (unsigned i = 0; i < held.count; i++)
@@ -71,6 +72,7 @@ void lock_check_take(const void *lock, enum lock_rank rank, const char *place)
     if (same)
         fail("cudapool: locks: %s: %s is taken twice, first at %s\n", place, names[rank],
              same->place);
+    /* Every held lock must have a rank < min(rank, LOCK_FIRST_LEAF). */
     const struct held *behind =
         find_behind((rank < LOCK_FIRST_LEAF ? (int)rank : LOCK_FIRST_LEAF) - 1);
     if (behind)

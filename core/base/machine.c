@@ -6,7 +6,6 @@
 #include "machine.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -80,6 +79,7 @@ static uint64_t number_after(const struct machine *machine, const char *path, co
         reader_take_field(&reader, " ", word, sizeof word);
         found = strcmp(word, name) == 0;
     }
+    /* Each further space ends an empty field. */
     word[0] = '\0';
     while (found && word[0] == '\0' && !reader.line_is_over)
         reader_take_field(&reader, " ", word, sizeof word);
@@ -118,8 +118,8 @@ static void cut_last_name(char *path)
         *slash = '\0';
 }
 
-/* Returns whether one of the remaining words of the field is this word. A comma ends a word. Any
- * other separator, or the end of the line, ends the field. The separators include the comma. */
+/* Takes the rest of the field, and returns whether one of its words is this word. separators is a
+ * comma, which ends a word, and the character that ends the field. The line's end ends both. */
 static bool has_word(struct reader *reader, const char *separators, const char *word)
 {
     char text[WORD_BYTES];
@@ -171,6 +171,7 @@ static bool set_levels(struct machine_cgroup *cgroup, const char *root, const ch
                        const char *below)
 {
     int top = snprintf(cgroup->path, sizeof cgroup->path, "%s%s", root, mount_point);
+    /* Leaves room for a slash, so that cut_last_name never cuts the mount point. */
     if (top < 0 || (size_t)top + 1 >= sizeof cgroup->path)
         return false;
     size_t room = sizeof cgroup->path - (size_t)top;
@@ -188,7 +189,9 @@ struct mount {
 
 /* Reads a line of mountinfo. Returns false if it is no mount of this version's cgroups. A line is
  * ID PARENT DEVICE MOUNTED POINT OPTIONS TAGS... - TYPE SOURCE SUPER_OPTIONS. A path that is too
- * long is cut. Without escapes, no path is then below MOUNTED, and set_levels rejects POINT. */
+ * long is cut to MACHINE_PATH_BYTES - 1 bytes. No process's path is below a MOUNTED of that length,
+ * and set_levels rejects a POINT of that length. Escapes make a cut path shorter, so that it may
+ * pass. */
 static bool read_mount(struct reader *reader, enum version version, struct mount *mount)
 {
     char word[WORD_BYTES];
@@ -208,8 +211,8 @@ static bool read_mount(struct reader *reader, enum version version, struct mount
     return version == V2 || has_word(reader, ", ", "memory");
 }
 
-/* Takes the first mount that shows the process's cgroup. If none does, takes the first mount that
- * exists, with its root as the only level. */
+/* Takes the first mount that shows the process's cgroup. If none does, takes the first mount whose
+ * mount point exists, with its root as the only level. If there is none, *cgroup stays as it is. */
 static void find_in_mounts(struct machine_cgroup *cgroup, const char *root, enum version version,
                            const char *process_path)
 {
@@ -276,6 +279,7 @@ static const struct level_files files_of[] = {
  * room for the name of one of its files. */
 struct level {
     const struct machine *machine;
+    const struct machine_cgroup *cgroup; /* of the machine, in the level's version */
     const struct level_files *files;
     size_t length;
     char path[MACHINE_PATH_BYTES + WORD_BYTES];
@@ -296,9 +300,9 @@ static uint64_t limit_of(struct level *level)
     return limit < LEAST_ENDLESS_LIMIT ? limit : NO_LIMIT;
 }
 
-/* Returns the bytes that are left of the level's limit. May return the whole limit instead if they
- * are no fewer than least: reading memory.stat is then unnecessary. Usage that cannot be read
- * counts as 0, since no more than the limit is left in any case. */
+/* Returns left: the bytes that are left of the level's limit. If left >= least, it may return
+ * another number >= least, without reading memory.stat. min(least, left) does not change by that.
+ * Usage that cannot be read counts as 0, so left is at most the limit. */
 static uint64_t left_of(struct level *level, uint64_t limit, uint64_t least)
 {
     uint64_t usage = number_in_file(level->machine, level_file(level, level->files->usage));
@@ -315,9 +319,9 @@ static uint64_t left_of(struct level *level, uint64_t limit, uint64_t least)
 
 /* Moves to the level above. Returns false if there is none, or if that level does not count. Before
  * Linux 5.11, a v1 group whose memory.use_hierarchy is 0 does not bound the groups below it. */
-static bool level_up(struct level *level, const struct machine_cgroup *cgroup)
+static bool level_up(struct level *level)
 {
-    if (level->length <= cgroup->top)
+    if (level->length <= level->cgroup->top)
         return false;
     level->path[level->length] = '\0';
     level->length = (size_t)(strrchr(level->path, '/') - level->path);
@@ -330,11 +334,11 @@ enum measure { LIMIT, LEFT };
 /* Returns false if the process has no cgroup of this version. */
 static bool deepest_level(struct level *level, const struct machine *machine, enum version version)
 {
-    const struct machine_cgroup *cgroup = version == V1 ? &machine->v1 : &machine->v2;
     level->machine = machine;
+    level->cgroup = version == V1 ? &machine->v1 : &machine->v2;
     level->files = &files_of[version];
-    level->length = strlen(cgroup->path);
-    memcpy(level->path, cgroup->path, level->length);
+    level->length = strlen(level->cgroup->path);
+    memcpy(level->path, level->cgroup->path, level->length);
     return level->length > 0;
 }
 
@@ -350,7 +354,7 @@ static uint64_t least_of_levels(const struct machine *machine, enum version vers
         if (limit != NO_LIMIT && measure == LEFT)
             limit = left_of(&level, limit, least);
         least = smaller_of(least, limit);
-    } while (level_up(&level, version == V1 ? &machine->v1 : &machine->v2));
+    } while (level_up(&level));
     return least;
 }
 
@@ -535,7 +539,7 @@ static void keep_levels_open(struct machine *machine, enum version version)
         for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
             if (names[i])
                 keep_open(machine, level_file(&level, names[i]));
-    } while (level_up(&level, version == V1 ? &machine->v1 : &machine->v2));
+    } while (level_up(&level));
 }
 
 void machine_keep_open(struct machine *machine)

@@ -62,12 +62,13 @@ struct machine {
  * another cgroup or its affinity changes. Fill another struct then. */
 void machine_read(struct machine *machine, const char *root);
 
-/* Opens the files that the functions below read, since the process may restrict its system calls
- * later. A file that the program has closed since, or that appeared later, is opened for each
- * read. */
+/* Opens the files that machine_memory_left and machine_memory_available read, since the process may
+ * restrict its system calls later. To be called once, after machine_read. If the program closes
+ * such a file, or a file appears later, each read opens it. */
 void machine_keep_open(struct machine *machine);
 
-/* Closes the files that are held open, for example in the child of a fork. Async-signal-safe. */
+/* Closes the files that are held open, for example in the child of a fork. The struct keeps their
+ * numbers, and each later read opens its file. Async-signal-safe. */
 void machine_close(const struct machine *machine);
 
 /* Returns min(limit - usage) over all levels: how much more memory the processes of these levels

@@ -27,6 +27,11 @@ uint64_t mapped_file_device(const struct statx *found)
     return (uint64_t)found->stx_dev_major << 32 | found->stx_dev_minor;
 }
 
+bool mapped_file_is(const struct statx *found, uint64_t device, uint64_t inode)
+{
+    return mapped_file_device(found) == device && found->stx_ino == inode;
+}
+
 bool mapped_file_is_private(const struct statx *found)
 {
     return found->stx_uid == geteuid() && (found->stx_mode & 077) == 0;

@@ -21,6 +21,9 @@
 bool mapped_file_identify(int fd, const char *name, struct statx *found);
 uint64_t mapped_file_device(const struct statx *found);
 
+/* Returns whether it is the file with this device and inode. */
+bool mapped_file_is(const struct statx *found, uint64_t device, uint64_t inode);
+
 /* Returns whether the file or directory is the user's own, and others have no access to it. */
 bool mapped_file_is_private(const struct statx *found);
 

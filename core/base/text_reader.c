@@ -66,6 +66,7 @@ bool reader_take_field(struct reader *reader, const char *separators, char *text
         char byte = next_byte(reader);
         reader->end = byte;
         reader->line_is_over = byte == '\n';
+        /* strchr would find a zero byte at the end of separators. */
         if (reader->line_is_over || (byte != '\0' && strchr(separators, byte)))
             break;
         taken++;
@@ -86,6 +87,7 @@ bool reader_next_line(struct reader *reader)
 {
     while (!reader->line_is_over)
         reader_skip_field(reader);
+    /* Only a read tells whether another line follows the one that has just ended. */
     if (!reader->file_is_over && reader->at == reader->filled)
         reader->file_is_over = !fill(reader);
     reader->line_is_over = reader->file_is_over;

@@ -32,20 +32,22 @@ uint64_t writing_deadline(uint64_t nanoseconds)
 
 /* ---- signals ---- */
 
-/* The signals that a write may bring to the thread that makes it. */
+/* What the thread blocked, and what was pending, before hold_signals. */
 struct held_signals {
-    sigset_t held, before, pending;
+    sigset_t before, pending;
 };
 
+/* Blocks the signals that a write may bring to the thread that makes it. */
 static void hold_signals(struct held_signals *signals)
 {
-    sigemptyset(&signals->held);
-    sigaddset(&signals->held, SIGPIPE);
-    sigaddset(&signals->held, SIGXFSZ);
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGPIPE);
+    sigaddset(&held, SIGXFSZ);
     /* A background process that blocks SIGTTOU may write to its terminal. */
-    sigaddset(&signals->held, SIGTTOU);
+    sigaddset(&held, SIGTTOU);
     sigpending(&signals->pending);
-    sigprocmask(SIG_BLOCK, &signals->held, &signals->before);
+    sigprocmask(SIG_BLOCK, &held, &signals->before);
 }
 
 /* Discards the signals that came meanwhile. */
@@ -57,7 +59,7 @@ static void let_signals_go(struct held_signals *signals)
         sigset_t one;
         sigemptyset(&one);
         sigaddset(&one, brought[i]);
-        if (sigismember(&signals->pending, brought[i]) || !sigismember(&signals->held, brought[i]))
+        if (sigismember(&signals->pending, brought[i]))
             continue;
         while (sigtimedwait(&one, NULL, &at_once) < 0 && errno == EINTR)
             continue;
@@ -124,8 +126,9 @@ static size_t piece_of(const char *text, size_t bytes)
     return end != NULL ? (size_t)(end - text) + 1 : PIECE_BYTES;
 }
 
-/* The pipe keeps the pages until they are read, so they must not change meanwhile. They hold a copy
- * of the text, one piece to each part of a page, and are unmapped after the call. */
+/* Gives a pipe as many pieces as it has room for, at most PIECES_AT_ONCE. Returns as write_some
+ * does. The pipe keeps the pages until they are read, so nobody may change them. They hold a copy
+ * of the text, with a piece at every multiple of PIECE_BYTES. This process unmaps them at once. */
 static ssize_t give_pages(int fd, const char *text, size_t bytes)
 {
     struct iovec pieces[PIECES_AT_ONCE];
@@ -168,7 +171,8 @@ static ssize_t write_some(struct target *target, const char *text, size_t bytes)
         ssize_t given = give_pages(target->fd, text, bytes);
         if (given >= 0 || errno == EAGAIN || errno == EINTR || errno == EPIPE || errno == EBADF)
             return given;
-        /* Some kernels and some filters of system calls do not have vmsplice. */
+        /* Some kernels and some filters of system calls do not have vmsplice. EINTR makes the
+         * caller try again, in the way that reopen has chosen. */
         reopen(target);
         errno = EINTR;
         return -1;
@@ -181,6 +185,7 @@ static ssize_t write_some(struct target *target, const char *text, size_t bytes)
     }
 }
 
+/* Waits for room, for a second at most. Returns false with EAGAIN if the deadline has passed. */
 static bool wait_for_room(int fd, uint64_t deadline)
 {
     uint64_t now = monotonic_now();
@@ -190,8 +195,8 @@ static bool wait_for_room(int fd, uint64_t deadline)
     }
     uint64_t milliseconds = smaller_of((deadline - now) / 1000000 + 1, 1000);
     struct clock_sleep sleep = clock_sleep_begin();
-    bool over = poll_for_room(fd, (int)milliseconds) == 0;
-    clock_sleep_end(&sleep, over ? milliseconds * 1000000 : 0);
+    bool timed_out = poll_for_room(fd, (int)milliseconds) == 0;
+    clock_sleep_end(&sleep, timed_out ? milliseconds * 1000000 : 0);
     return true;
 }
 

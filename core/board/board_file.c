@@ -34,11 +34,13 @@
 /* All fields but busy are relaxed. A record belongs to one thread at a time. Only that thread and a
  * forked child read it. The child sees each store entirely or not at all. */
 struct board_passing {
-    _Atomic bool busy; /* a thread has the file open and uses this record: acquired in note_open,
-                          released in board_file_close */
-    _Atomic int descriptor;   /* fd + 1; 0: none yet. board_file_close does not reset it. A fork
-                                 copies descriptors before memory. If the reset came in between, the
-                                 child would inherit an open descriptor without a record of it */
+    /* A thread has the file open and uses this record. note_open acquires, and board_file_close
+     * releases. */
+    _Atomic bool busy;
+    /* fd + 1; 0: none yet. board_file_close does not reset it, because a fork copies descriptors
+     * before memory. After a reset in between, the child would have an open descriptor and no
+     * record of it. */
+    _Atomic int descriptor;
     board_word device, inode; /* of the board's file; a file of the program has other ones */
     _Atomic(void *) mapping;  /* a mapping that a forked child would inherit; NULL: none */
 };
@@ -75,7 +77,8 @@ static int above_standard_streams(int fd)
     return above;
 }
 
-/* Returns -1 with errno. */
+/* Opens the file and records it in *passing, until board_file_close. Returns its descriptor, or -1
+ * with errno. */
 static int open_for_a_moment(int directory, const char *path, int flags, struct statx *found,
                              struct board_passing **passing)
 {
@@ -96,9 +99,8 @@ bool board_file_is_open(int fd, const struct board_passing *passing)
 {
     struct statx found;
     return mapped_file_identify(fd, "", &found) &&
-           mapped_file_device(&found) ==
-               atomic_load_explicit(&passing->device, memory_order_relaxed) &&
-           found.stx_ino == atomic_load_explicit(&passing->inode, memory_order_relaxed);
+           mapped_file_is(&found, atomic_load_explicit(&passing->device, memory_order_relaxed),
+                          atomic_load_explicit(&passing->inode, memory_order_relaxed));
 }
 
 void board_file_close(int fd, struct board_passing *passing)
@@ -197,6 +199,8 @@ static const char *explain_lock(int error)
                : "this system has no locks that belong to an open file (F_OFD_SETLK)";
 }
 
+/* Makes the file's contents, or waits until another process has made them, for MAKING_LASTS at
+ * most. Returns NULL, or the reason for failure. */
 static const char *make(int fd)
 {
     uint64_t begin = monotonic_now();
@@ -213,7 +217,7 @@ static const char *make(int fd)
     return why;
 }
 
-static const char *look_at(struct board *board, int fd, const struct statx *found)
+static const char *check_or_make(struct board *board, int fd, const struct statx *found)
 {
     if (!S_ISREG(found->stx_mode) || !mapped_file_is_private(found))
         return "the board's file is somebody else's, or others have access to it";
@@ -232,7 +236,7 @@ static const char *open_below(struct board *board, int directory, int *fd,
     if (*fd < 0)
         return errno == EMFILE || errno == ENFILE ? "no more files can be opened"
                                                   : "the board's file cannot be opened";
-    const char *why = look_at(board, *fd, &found);
+    const char *why = check_or_make(board, *fd, &found);
     if (why)
         board_file_close(*fd, *passing);
     return why;
@@ -274,15 +278,11 @@ const char *board_file_map(struct board *board, int fd, struct board_passing *pa
     return NULL;
 }
 
-static bool is_the_mapped(const struct board *board, const struct statx *found)
-{
-    return mapped_file_device(found) == board->device && found->stx_ino == board->inode;
-}
-
 bool board_file_is_current(const struct board *board)
 {
     struct statx found;
-    return mapped_file_identify(AT_FDCWD, board->path, &found) && is_the_mapped(board, &found);
+    return mapped_file_identify(AT_FDCWD, board->path, &found) &&
+           mapped_file_is(&found, board->device, board->inode);
 }
 
 /* ---- liveness ---- */
@@ -295,7 +295,7 @@ struct board_probe board_probe_begin(struct board *board)
     probe.fd = sandbox_was_entered()
                    ? -1
                    : open_for_a_moment(AT_FDCWD, board->path, 0, &found, &probe.passing);
-    if (probe.fd >= 0 && !is_the_mapped(board, &found)) {
+    if (probe.fd >= 0 && !mapped_file_is(&found, board->device, board->inode)) {
         /* Another file has replaced the mapped one. Processes that join from now on use the new
          * file, and locks of the mapped file can't be tested any more. This process's slot would
          * keep its contents for ever, so it is cleared. Other users of the mapped file then see the
@@ -319,19 +319,21 @@ void board_probe_end(const struct board_probe *probe)
 
 bool board_probe_lives(const struct board_probe *probe, unsigned slot)
 {
-    /* If another thread has closed the descriptor or opened another file under its number, the test
-     * of the lock says nothing. */
+    /* The owner counts as alive where the lock cannot be tested. Another thread may have closed the
+     * descriptor, or opened another file under its number. So board_file_is_open comes last. */
     if (probe->fd < 0 || board_file_is_locked(probe->fd, slot) ||
         !board_file_is_open(probe->fd, probe->passing))
         return true;
-    /* If the lock cannot be taken, another process is just taking this slot, or clearing it. */
+    /* The former owner has ended in any case. If the lock cannot be taken, another process is just
+     * clearing the slot, or has just taken it for itself. */
+    bool lives = false;
     if (board_file_lock(probe->fd, slot)) {
-        if (!board_file_is_open(probe->fd, probe->passing))
-            return true;
-        board_slot_end(probe->board->map, slot);
+        lives = !board_file_is_open(probe->fd, probe->passing);
+        if (!lives)
+            board_slot_end(probe->board->map, slot);
         unlock(probe->fd, slot);
     }
-    return false;
+    return lives;
 }
 
 void board_clear_ended(struct board *board)

@@ -4,7 +4,9 @@
  * Byte N of the file is the lock of slot N (F_OFD_SETLK). The byte after the last slot's byte is
  * the lock that a process holds while it makes the file. No descriptor stays open: a thread that
  * needs one opens the file briefly. A child that is forked meanwhile inherits the descriptor, and
- * board_file_close_in_child closes it there.
+ * board_file_close_in_child closes it there. It misses a descriptor if the fork came between the
+ * opening and its record. Such a child keeps the slot's lock until it executes another program or
+ * ends.
  *
  * Any thread may call these functions. They take no locks but those on bytes of the file.
  */

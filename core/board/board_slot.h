@@ -33,7 +33,8 @@ uint64_t board_token_of_other(const struct board *board, unsigned slot);
 bool board_has_token(const struct board_slot *slot, uint64_t token);
 
 /* Whether these two words of the board are the device's uuid. The loads are relaxed. A reader that
- * needs the fields beside the uuid loads a different word with acquire. */
+ * also needs fields beside the uuid first loads device_count, or at of struct board_ended, with
+ * acquire. */
 static inline bool board_uuid_equals(const board_word words[2], const uint64_t uuid[2])
 {
     return atomic_load_explicit(&words[0], memory_order_relaxed) == uuid[0] &&
@@ -43,21 +44,25 @@ static inline bool board_uuid_equals(const board_word words[2], const uint64_t u
 /* Returns the index of the device with this uuid in the slot's devices; -1: none. */
 int board_find_device(const struct board_slot *slot, const uint64_t uuid[2]);
 
-/* Returns the cached and the pending bytes of the slot's process on the device at index place.
- * Ensures cached + pending <= total. */
+/* Returns the bytes that the slot's process has published of the device at index place.
+ * cached + pending <= total, and in_order <= pending. */
 struct board_bytes board_bytes_of(const struct board_slot *slot, unsigned place, uint64_t total);
 
-/* Returns the bytes that other processes can get from the slot's process. The result depends on
- * listens (enum board_listens). For an ending process all bytes are pending. BOARD_NEARLY_NOTHING
- * cached bytes count as none. */
+/* Returns the bytes that other processes can get from the slot's process. BOARD_NEARLY_NOTHING or
+ * fewer cached bytes count as none. listens is the slot's enum board_listens. BOARD_ENDS: all bytes
+ * are pending, and none count once the process has been ending for a second. */
 struct board_bytes board_bytes_available(const struct board_slot *slot, unsigned place,
                                          uint64_t total, uint32_t listens);
 
+/* Whether the slot's process belongs to this group. False if the group is "" (no group). */
 bool board_is_of_group(const struct board_slot *slot, const uint64_t group[BOARD_GROUP_BYTES / 8]);
 
-/* ---- silent processes ---- */
+/* ---- silent processes: silent is board->silent or board->stuck ---- */
 
+/* Whether the process was noted within the last BOARD_SILENT_NANOSECONDS. */
 bool board_was_silent(const struct board_silent silent[BOARD_SILENT], uint64_t token, uint64_t now);
+/* Notes the process; replaces the oldest record if there are BOARD_SILENT. asked: the value of its
+ * wake word when it was asked. */
 void board_note_silent(struct board_silent silent[BOARD_SILENT], uint64_t token, uint32_t asked,
                        uint64_t now);
 

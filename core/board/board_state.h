@@ -98,10 +98,8 @@ struct board {
     board_word life_due;    /* when liveness is to be tested next; relaxed */
     _Atomic bool life_busy; /* a thread tests liveness; acquired and released */
 
-    /* The devices. The board lock guards their addition. The release store to device_count pairs
-     * with the acquire loads of all readers. */
-    pthread_mutex_t lock; /* the board lock */
-    board_half device_count;
+    pthread_mutex_t lock; /* the board lock: guards the devices and their number */
+    uint32_t device_count;
     uint64_t uuids[BOARD_DEVICES][2];
     /* What the process holds of its group's limit, in memory that no other process can write. */
     board_word held[BOARD_DEVICES];

@@ -14,8 +14,8 @@
 
 static int find_own_device(const struct board *board, const uint64_t uuid[2])
 {
-    uint32_t count = atomic_load_explicit(&board->device_count, memory_order_acquire);
-    for (uint32_t i = 0; i < count; i++)
+    lock_must_be_held(&board->lock);
+    for (uint32_t i = 0; i < board->device_count; i++)
         if (memcmp(board->uuids[i], uuid, sizeof board->uuids[i]) == 0)
             return (int)i;
     return -1;
@@ -25,16 +25,16 @@ static int add_device(struct board *board, const uint64_t uuid[2])
 {
     lock_must_be_held(&board->lock);
     struct board_slot *slot = board_own_slot(board);
-    uint32_t place = atomic_load_explicit(&board->device_count, memory_order_relaxed);
+    uint32_t place = board->device_count;
     if (!slot || place == BOARD_DEVICES)
         return -1;
     memcpy(board->uuids[place], uuid, sizeof board->uuids[place]);
     atomic_store_explicit(&slot->devices[place].uuid[0], uuid[0], memory_order_relaxed);
     atomic_store_explicit(&slot->devices[place].uuid[1], uuid[1], memory_order_relaxed);
-    /* Sequentially consistent, like every load and store with which a process takes bytes of a
-     * group's limit (board_group.c). */
+    /* Sequentially consistent: a process of the group that raises its bytes after this one must
+     * find the device when it sums (board_group.c). */
     atomic_store_explicit(&slot->device_count, place + 1, memory_order_seq_cst);
-    atomic_store_explicit(&board->device_count, place + 1, memory_order_release);
+    board->device_count = place + 1;
     return (int)place;
 }
 
@@ -85,6 +85,7 @@ static bool may_follow(uint32_t before, enum board_listens listens)
 void board_publish_listening(struct board *board, enum board_listens listens)
 {
     struct board_slot *slot = board_own_slot(board);
+    /* No step leads from BOARD_ENDS, so nothing happens without a slot. */
     uint32_t before =
         slot ? atomic_load_explicit(&slot->listens, memory_order_relaxed) : (uint32_t)BOARD_ENDS;
     while (may_follow(before, listens) &&
@@ -163,7 +164,7 @@ uint64_t board_ended_at(const struct board *board, int device)
 
 /* ---- processes on the board ---- */
 
-static void read_text_of(const struct board_slot *slot, char text[BOARD_GROUP_BYTES])
+static void read_group(const struct board_slot *slot, char text[BOARD_GROUP_BYTES])
 {
     for (unsigned i = 0; i < BOARD_GROUP_BYTES / 8; i++) {
         uint64_t word = atomic_load_explicit(&slot->group[i], memory_order_relaxed);
@@ -191,6 +192,7 @@ static void read_device(const struct board_slot *slot, unsigned place,
     const struct board_slot_device *device = &slot->devices[place];
     uint64_t uuid[2] = {atomic_load_explicit(&device->uuid[0], memory_order_relaxed),
                         atomic_load_explicit(&device->uuid[1], memory_order_relaxed)};
+    /* UINT64_MAX: the device's total is not known here. */
     struct board_bytes bytes = board_bytes_of(slot, place, UINT64_MAX);
     memcpy(described->uuid, uuid, sizeof described->uuid);
     described->held = atomic_load_explicit(&device->held, memory_order_relaxed);
@@ -210,11 +212,13 @@ static void read_process(const struct board_slot *slot, struct board_process *pr
         .asks = has_demand(slot),
         .device_count = count < BOARD_DEVICES ? count : BOARD_DEVICES,
     };
-    read_text_of(slot, process->group);
+    read_group(slot, process->group);
     for (unsigned i = 0; i < process->device_count; i++)
         read_device(slot, i, &process->devices[i]);
 }
 
+/* Reads the slot's process. Returns false if the slot is free, or if its process is a tool, has
+ * ended, or ends meanwhile. */
 static bool read_living(const struct board_probe *probe, unsigned index,
                         struct board_process *process)
 {

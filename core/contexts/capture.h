@@ -3,7 +3,9 @@
  *
  * A fence, a barrier or a synchronise on a context with a capturing stream invalidates the capture.
  * Captures also spread to other contexts through events. So the pool keeps one count of captures.
- * While it is not 0, the pool records no fences, and the driver answers allocations and frees.
+ * While the program captures, the pool records no fences. The driver then answers allocations and
+ * frees, unless all captures are owned (struct captures). The driver also answers them in a pool
+ * that is switched off, whose count is never 0.
  *
  * Locking: the fence lock guards the list. A thread holds it while the driver begins a capture, so
  * that no fence is recorded before the pool knows of the capture.
@@ -16,27 +18,29 @@
 
 #include "pool_state.h"
 
+/* Whether the program captures, or the pool is switched off. */
 static inline bool captures_under_way(const struct captures *captures)
 {
+    /* Relaxed: whoever records a fence asks again under the fence lock. */
     return atomic_load_explicit(&captures->count, memory_order_relaxed) != 0;
 }
 
 /* Whether the program captures anywhere in the process. */
 static inline bool program_captures(const struct captures *captures)
 {
-    /* Relaxed: see count in struct captures. */
+    /* Relaxed: whoever records a fence asks again under the fence lock. */
     return atomic_load_explicit(&captures->count, memory_order_relaxed) != captures->idle;
 }
 
-/* Whether every capture under way, if any, is owned (struct captures). If so, the pool decides for
- * each of its driver calls whether the call may disturb a capture. */
+/* Whether every capture under way, if any, is owned (struct captures). False in a pool that is
+ * switched off. If true, the pool itself sees to it that its driver calls disturb no capture. */
 static inline bool captures_are_all_owned(const struct captures *captures)
 {
     return atomic_load_explicit(&captures->unowned, memory_order_relaxed) == 0;
 }
 
-/* Whether the pool may call the driver's own frees: no capture is under way, or none forbids
- * them. */
+/* Whether the pool may call cuMemFree and its like: captures_under_way is false, or the settings
+ * let captures allocate and all captures are owned. */
 static inline bool captures_spare_frees(const struct pool *pool)
 {
     return !captures_under_way(&pool->captures) ||
@@ -49,7 +53,7 @@ bool stream_may_be_captured(const struct pool *pool, CUstream stream);
 
 /* Returns whether the capture has failed, though nobody has ended it yet. The caller holds the
  * fence lock. The function asks the driver; the question does not disturb the capture. It returns
- * false for a stream that the program did not create, because that stream may no longer exist. */
+ * false for a legacy or per-thread stream. Its handle would mean another stream in this thread. */
 bool capture_is_spoilt(struct pool *pool, const struct capture *capture);
 
 /* Begins relaxed mode where captures may allocate (captures.allocate). The caller uses it around an
@@ -57,12 +61,13 @@ bool capture_is_spoilt(struct pool *pool, const struct capture *capture);
  * that another thread begins meanwhile. relaxed_mode_end ends the mode. */
 struct relaxed_mode relaxed_mode_where_captures_allocate(const struct pool *pool);
 
-/* Switches off a pool that is not yet in use. The pool behaves as if a capture that never ends were
- * under way. */
+/* Switches off a pool that is not yet in use: captures_under_way is true from then on, so the
+ * driver answers. The caller sets captures.idle afterwards, so program_captures is false. */
 void captures_switch_off(struct pool *pool);
 
-/* Take and release the fence lock. The caller holds it while the driver begins a capture. While
- * captures are under way, the caller also holds it while the driver destroys a stream. */
+/* Take the fence lock and enter the driver, and the reverse. The lock is held while the driver
+ * begins a capture. While captures are under way, it is also held while the driver destroys a
+ * stream. */
 void captures_lock(struct pool *pool);
 void captures_unlock(struct pool *pool);
 
@@ -81,9 +86,10 @@ void captures_began(struct pool *pool, CUstream stream, bool per_thread);
 void captures_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread, CUgraph graph);
 void captures_stream_destroyed(struct pool *pool, CUstream stream);
 
-/* Replaces captures_began for a graph that has been captured before and is to be captured anew. The
- * kinds of memory are not told of this capture. A kind would attach something to the graph at each
- * capture, and nobody would detach it. */
+/* Replaces captures_began for a graph that has been captured before and is captured anew. The kinds
+ * of memory are not told of the beginning. A kind would attach something to the graph at each
+ * capture, and nobody would detach it. There is no per_thread, since this driver call has no _ptsz
+ * form. */
 void captures_began_again(struct pool *pool, CUstream stream);
 
 /* The caller holds the fence lock. The context has died, and with it every capture on its streams

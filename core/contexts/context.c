@@ -64,7 +64,7 @@ static struct context *make_context(struct pool *pool, struct device *device, bo
     context->next = atomic_load_explicit(&pool->registry.contexts, memory_order_relaxed);
     bool made = context->counters != NULL;
     for (const struct kind *const *kind = context->kinds; *kind && made; kind++)
-        made = !(*kind)->made || (*kind)->made(pool, context);
+        made = !(*kind)->made_context || (*kind)->made_context(pool, context);
     if (made)
         return context;
     free_apart(context);
@@ -259,6 +259,14 @@ static CUcontext retain_and_release(const struct driver *driver, CUdevice device
     return primary;
 }
 
+static bool primary_is_active(struct pool *pool, CUdevice device)
+{
+    unsigned int flags;
+    int active = 0;
+    return pool->driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
+           active;
+}
+
 /* Returns the device's primary context, or NULL. Its count of retains stays as it was. The
  * program's last release is made under the primary lock, too, so the release here never ends the
  * context. */
@@ -267,7 +275,7 @@ static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
     CUcontext primary = NULL;
     lock_take(&pool->primary_lock, LOCK_PRIMARY);
     enter_driver();
-    if (context_primary_is_active(pool, device))
+    if (primary_is_active(pool, device))
         primary = retain_and_release(pool->driver, device);
     leave_driver();
     lock_give(&pool->primary_lock);
@@ -279,16 +287,7 @@ bool context_primary_lives_on(struct pool *pool, const struct context *context)
     /* Another thread may have made a new primary context meanwhile, with this handle or another. */
     unsigned long long id = read_id(pool, context->handle);
     bool gone = id == 0 && id_of(context) != 0;
-    return context_primary_is_active(pool, context->device->ordinal) && !gone &&
-           is_same(context, id);
-}
-
-bool context_primary_is_active(struct pool *pool, CUdevice device)
-{
-    unsigned int flags;
-    int active = 0;
-    return pool->driver->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
-           active;
+    return primary_is_active(pool, context->device->ordinal) && !gone && is_same(context, id);
 }
 
 struct context *context_register_current(struct pool *pool, CUcontext handle)
@@ -304,7 +303,8 @@ struct context *context_register_current(struct pool *pool, CUcontext handle)
     return context_register(pool, handle, device, primary);
 }
 
-struct context *context_register_primary(struct pool *pool, CUdevice device)
+/* NULL where there is none. */
+static struct context *register_primary(struct pool *pool, CUdevice device)
 {
     no_lock_may_be_held();
     CUcontext primary = find_primary_handle(pool, device);
@@ -328,10 +328,10 @@ static bool add_alias(struct pool *pool, struct context_handle alias)
 void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device)
 {
     no_lock_may_be_held();
-    struct context *context = context_register_primary(pool, device);
+    struct context *context = register_primary(pool, device);
     /* The pool may still know an earlier green context by this pointer, which ended unseen. A
      * thread that ends a green context drops its alias under the primary lock.
-     * context_register_primary has taken that lock since, so such a thread has finished. */
+     * register_primary has taken that lock since, so such a thread has finished. */
     context_drop_alias(pool, green);
     if (context)
         add_alias(pool, (struct context_handle){.green = green, .context = context});
@@ -353,7 +353,7 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green)
 {
     no_lock_may_be_held();
     CUdevice device = device_of(pool, handle);
-    struct context *context = device < 0 ? NULL : context_register_primary(pool, device);
+    struct context *context = device < 0 ? NULL : register_primary(pool, device);
     unsigned long long id = read_id(pool, handle);
     if (!context || context->handle == handle || (pool->driver->cuCtxGetId && id == 0))
         return;

@@ -31,16 +31,14 @@ static inline struct context *context_current(struct pool *pool, bool *green)
     return context_current_slowly(pool, handle, green);
 }
 
-/* No lock held. Makes a context known, after its creation or retention. If it is not the only
- * context, its later work is ordered after the barriers that others have raised. */
+/* No lock held. Makes a context known after its creation or retention, and returns it. NULL where
+ * the context has ended meanwhile, or memory is short. If the pool knows another context, later
+ * work of the new one is ordered after the barriers that were raised before. */
 struct context *context_register(struct pool *pool, CUcontext handle, CUdevice device,
                                  bool primary);
 
 /* context_register for a context of which only the handle is known; it must be current. */
 struct context *context_register_current(struct pool *pool, CUcontext handle);
-
-/* context_register for a device's primary context. NULL where there is none. */
-struct context *context_register_primary(struct pool *pool, CUdevice device);
 
 /* A green context of the device was created. It uses the device's primary context. */
 void context_note_green(struct pool *pool, CUgreenCtx green, CUdevice device);
@@ -51,21 +49,21 @@ void context_alias(struct pool *pool, CUcontext handle, CUgreenCtx green);
 void context_drop_alias(struct pool *pool, CUgreenCtx green);
 
 /*
- * Called around a driver call that may end a context. begin waits until nobody else uses the
- * context, keeps it out of new fences, and returns its generation. finish forgets the context's
- * memory if the context died and still has that generation: another thread may have forgotten it
- * first. No lock is held in between, since the driver may wait for long. For primary contexts the
- * caller holds the primary lock. The context may be NULL: unknown to the pool. ends: the call ends
- * the context if it succeeds. Only then is stream-ordered memory released before the call, ordered
- * after the context's work as by the driver.
+ * Called around a driver call that may end a context. begin keeps the context out of new fences,
+ * waits until no other thread uses it, and returns its generation. finish forgets the context's
+ * memory if the context died and still has that generation. Otherwise another thread has forgotten
+ * the memory first. context is NULL where the pool does not know it.
+ *
+ * The driver may wait for long in between. So the caller holds no lock, or only the primary lock
+ * for a primary context.
+ *
+ * ends: the call ends the context if it succeeds. Only then does begin release the context's
+ * stream-ordered memory to the driver.
  */
 uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends);
 void context_end_finish(struct pool *pool, struct context *context, uint64_t generation, bool died);
 
 /* Whether the primary context that the pool knows is still the device's. */
 bool context_primary_lives_on(struct pool *pool, const struct context *context);
-
-/* True while a primary context exists, according to the driver. */
-bool context_primary_is_active(struct pool *pool, CUdevice device);
 
 #endif

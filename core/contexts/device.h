@@ -17,8 +17,9 @@ static inline uint64_t device_fence_bytes(const struct device *device)
     return atomic_load_explicit(&device->fence_bytes, memory_order_relaxed);
 }
 
-/* Change the bytes that the board says this process and its group hold. They are the bytes of
- * device_reserved, changed by the same functions. False past the group's limit. */
+/* Add bytes to what the board says this process holds, and subtract them. The board's number
+ * follows reserved_bytes. device_group_take returns false, and adds nothing, past the group's
+ * limit. */
 static inline bool device_group_take(struct device *device, uint64_t bytes)
 {
     return !device->board ||
@@ -41,9 +42,9 @@ static inline uint64_t device_group_left(const struct device *device)
     return rest_of(device->group_limit, held);
 }
 
-/* Count bytes that a thread returns to the driver (struct device). It calls returning_begin before
- * its blocks leave the sums of what is free. It calls returning_end once the driver has them, or
- * they are free again. */
+/* Count the bytes that threads are returning to the driver (struct device). A thread calls
+ * returning_begin before its blocks leave the sums of what is free. It calls returning_end once the
+ * driver has the blocks, or they are in those sums again. */
 static inline void returning_begin(struct device *device, uint64_t bytes)
 {
     atomic_fetch_add_explicit(&device->returning, bytes, memory_order_relaxed);
@@ -79,8 +80,8 @@ static inline void device_unreserve(struct device *device, uint64_t bytes)
     device_group_give(device, bytes);
 }
 
-/* The driver has given so many bytes of the device, of any kind, or has them again. Requests that
- * were refused count in device_reserved only. */
+/* Add the bytes that the driver has given of the device for any kind, and subtract those that it
+ * has again. device_reserved also counts bytes that are only asked for. */
 static inline void device_count_given(struct device *device, uint64_t bytes)
 {
     uint64_t given =
@@ -101,6 +102,7 @@ static inline bool device_limits_allow(const struct device *device, uint64_t byt
            bytes <= device_group_left(device);
 }
 
+/* Sets is_short, and fence_bytes with it: 0 while memory is short. */
 void device_set_short(struct device *device, bool is_short);
 static inline bool device_is_short(const struct device *device)
 {

@@ -1,11 +1,6 @@
 #include "epoch.h"
 
-#include <sched.h>
-#include <stdlib.h>
-#include <time.h>
-
 #include "capture.h"
-#include "core/base/cancellation.h"
 #include "core/base/clock.h"
 #include "core/driver/calls.h"
 #include "fence_list.h"
@@ -32,13 +27,13 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     struct epochs *epochs = &context->epochs;
     if (epochs->outstanding >= FENCES_MAX)
         fences_thin_out(epochs);
-    if (epochs->recording || epochs->outstanding >= FENCES_MAX)
+    if (epoch_is_recording(epochs) || epochs->outstanding >= FENCES_MAX)
         return NULL;
     struct fence *fence = fence_take_spare(epochs);
     if (!fence)
         return NULL;
-    epochs->recording = true;
-    epochs->recording_for_free = waitable;
+    atomic_store_explicit(&epochs->recording, true, memory_order_relaxed);
+    atomic_store_explicit(&epochs->recording_for_free, waitable, memory_order_relaxed);
     fence->own_generation = context_generation(context);
     fence->epoch = epoch_advance(epochs);
     if (waitable)
@@ -51,8 +46,9 @@ struct fence *epoch_begin_close(struct context *context, bool waitable)
     return fence;
 }
 
-/* CUDA_ERROR_NOT_PERMITTED means NOT_NOW where the context cannot be made current here. It says
- * nothing of the program's free, for which another context may be current. */
+/* Returns CUDA_ERROR_NOT_PERMITTED if the context cannot be made current here. The record then
+ * counts as NOT_NOW (epoch_judge_record), and the program's free does not fail for it. Another
+ * context may be current in that free. */
 static CUresult make_own_event(struct pool *pool, struct context *context, struct fence *fence)
 {
     lock_must_be_held(&pool->fence_lock);
@@ -61,7 +57,8 @@ static CUresult make_own_event(struct pool *pool, struct context *context, struc
     return fence_event_make(pool, context, CUDA_ERROR_NOT_PERMITTED, &fence->own);
 }
 
-/* Closes an epoch on a driver without cuCtxRecordEvent, by the wait of the plain cuMemFree. */
+/* Replaces the record on a driver without cuCtxRecordEvent. Waits for the context's work, as the
+ * plain cuMemFree does. */
 static enum record_result synchronise_instead(struct pool *pool, struct context *context,
                                               CUresult *error)
 {
@@ -77,8 +74,8 @@ static enum record_result synchronise_instead(struct pool *pool, struct context 
     return judged == RECORDED ? SYNCHRONISED : judged;
 }
 
-/* Whether a context may be dying whose work the fence would need. No fence includes such a context,
- * and its remaining work is unknown. */
+/* Whether a context that the fence has to include may be dying. A fence cannot include a dying
+ * context, and what is left of its work is unknown. Without several contexts, only own counts. */
 static bool something_is_dying(struct pool *pool, const struct context *own)
 {
     lock_must_be_held(&pool->fence_lock);
@@ -118,8 +115,9 @@ static void finish_record(struct context *context, struct fence *fence, enum rec
     lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
     uint64_t epoch = fence->epoch;
-    epochs->recording = false;
-    /* If the context's death has made the epoch clean meanwhile, the epoch needs no fence. */
+    atomic_store_explicit(&epochs->recording, false, memory_order_relaxed);
+    /* The epoch needs no fence if it is clean by now: the context has died meanwhile, or another
+     * thread's synchronise has closed a later epoch and completed. */
     if (result == RECORDED && epoch > epoch_clean(epochs)) {
         fence_publish(epochs, fence);
         counter_add(&context->counters->fences, 1);
@@ -154,7 +152,8 @@ void epoch_await_record(struct context *context, uint64_t stamp, bool waitable, 
     lock_must_be_held(&context->lock);
     const struct epochs *epochs = &context->epochs;
     uint64_t started = monotonic_now();
-    while (epochs->recording && !atomic_load(&context->dying) && monotonic_now() < give_up_at &&
+    while (epoch_is_recording(epochs) && !atomic_load(&context->dying) &&
+           monotonic_now() < give_up_at &&
            epoch_lacks_a_fence(epochs, stamp ? stamp : epoch_newest_pending(context), waitable)) {
         context_unlock(context);
         patient_nap(started);
@@ -196,7 +195,7 @@ __attribute__((noinline)) static void clean_marks(struct context *context, uint6
     TELL_KINDS(context, host_work_changed, context);
 }
 
-/* clean_marks, where there mostly are no marks. */
+/* Calls clean_marks only if there are marks: mostly there are none. */
 static inline void clean_host_work(struct context *context, uint64_t epoch)
 {
     lock_must_be_held(&context->lock);
@@ -223,7 +222,8 @@ static void note_answer(struct context *context, const struct fence *fence, uint
         raise_own_clean(epochs, fence->epoch);
         clean_host_work(context, fence->epoch);
     }
-    /* A completed fence says nothing if it is late only because none of several threads asked
+    /* keeps_up becomes over, with two exceptions. A fence that runs but is not late says nothing.
+     * A late fence that is over says nothing if threads share the memory: nobody may have asked
      * sooner. */
     if (over ? !late || !epochs->shared : late)
         atomic_store_explicit(&epochs->keeps_up, over, memory_order_relaxed);
@@ -236,7 +236,7 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
     uint64_t asked_at = monotonic_now(), epoch = fence->epoch;
     if (!epoch_may_be_asked(epochs, asked_at))
         return FENCE_RUNNING;
-    epochs->querying = true;
+    atomic_store_explicit(&epochs->querying, true, memory_order_relaxed);
     fence->users++;
     context_unlock(context);
 
@@ -248,7 +248,7 @@ enum fence_answer epoch_query(struct pool *pool, struct context *context, struct
 
     context_lock(context);
     counter_add(&context->counters->fence_queries, 1);
-    epochs->querying = false;
+    atomic_store_explicit(&epochs->querying, false, memory_order_relaxed);
     note_answer(context, fence, asked_at, answer);
     if (answer == FENCE_OVER)
         epoch_complete(context, epoch);
@@ -283,7 +283,8 @@ void epoch_ask_all_in_turn(struct pool *pool, struct context *context)
 
 /* ---- recording a fence ---- */
 
-/* No other thread knows the fence yet. Returns how often the driver was asked. */
+/* Asks about a fence that no other thread knows yet, while *answer is FENCE_RUNNING. Sets *answer.
+ * Returns how often it has asked, at most ASK_AT_ONCE times. */
 static unsigned ask_at_once(struct pool *pool, struct fence *fence, enum fence_answer *answer)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
@@ -361,7 +362,7 @@ CUresult epoch_record(struct pool *pool, struct context *context, struct fence *
 
 CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct fence *fence)
 {
-    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct epochs *epochs = &context->epochs;
     CUresult result = CUDA_SUCCESS;
     for (int i = 1; fence; i++) {
@@ -370,8 +371,8 @@ CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct
         bool again =
             epochs->owed && i < FENCES_IN_A_ROW && epochs->failures == 0 && !recorded.unusable;
         fence = again ? epoch_begin_close(context, true) : NULL;
-        /* This thread has held the lock since its record ended. So no other one is recording, and
-         * nobody would answer. */
+        /* No other thread is recording, since this one has held the lock since its record ended.
+         * So nobody would serve a request that is left in owed. */
         epochs->owed = false;
         context_unlock(context);
         result = epoch_settle_record(pool, context, &recorded);
@@ -379,6 +380,8 @@ CUresult epoch_record_in_free(struct pool *pool, struct context *context, struct
     return result;
 }
 
+/* Records a fence for pending blocks that have none. waits: waits for another thread's record
+ * first. Returns false if blocks have no fence because another thread is recording one. */
 static bool fence_the_rest(struct pool *pool, struct context *context, bool waits)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
@@ -387,7 +390,7 @@ static bool fence_the_rest(struct pool *pool, struct context *context, bool wait
     if (waits)
         epoch_await_record(context, 0, false, monotonic_now() + LAST_RESORT_NANOSECONDS);
     bool lacks = epoch_lacks_a_fence(&context->epochs, epoch_newest_pending(context), false);
-    bool others_record = lacks && context->epochs.recording;
+    bool others_record = lacks && epoch_is_recording(&context->epochs);
     if (lacks)
         fence = epoch_begin_close(context, false);
     context_unlock(context);
@@ -430,8 +433,8 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     uint64_t epoch = 0;
     context_lock(context);
     bool pending = epoch_newest_pending(context) != 0;
-    /* With several contexts, this one's synchronise is not enough for all kinds: the fence includes
-     * the others. */
+    /* With several contexts, the synchronise covers only this one's work, which does not make a
+     * plain free's block clean. The fence also needs a round, and so covers the other contexts. */
     if (pending && contexts_were_several(pool))
         fence = epoch_begin_close(context, true);
     if (fence)
@@ -443,8 +446,8 @@ uint64_t epoch_synchronise_begin(struct pool *pool, struct context *context)
     return epoch;
 }
 
-/* Where several contexts work, a synchronise of one proves nothing by itself. But its fence, or a
- * later one, has probably completed. */
+/* With several contexts, a synchronise of one raises only own_clean. But the fence recorded before
+ * it, or a later one, has probably completed. */
 static void ask_about_newest(struct pool *pool, struct context *context)
 {
     context_lock(context);
@@ -498,5 +501,7 @@ void epoch_reset(struct epochs *epochs)
     atomic_store_explicit(&epochs->clean, last, memory_order_release);
     raise_own_clean(epochs, last);
     epochs->barrier = 0;
+    epochs->failures = 0;
+    epochs->owed = false;
     host_work_reset(&epochs->host_work);
 }

@@ -123,11 +123,11 @@ void epoch_ask_all(struct pool *pool, struct context *context);
  * for its turn. */
 void epoch_ask_all_in_turn(struct pool *pool, struct context *context);
 
-/* Lock held on entry and return, released in between. Waits, for a tenth of a millisecond at most,
- * where the stamp is not clean and another thread is in the driver for it. That thread is asking
- * about a fence, or recording the fence that the stamp needs. The driver's lock serves one thread
- * at a time anyway. */
-void epoch_await_others(struct context *context, uint64_t stamp);
+/* Lock held on entry and return, released in between. Asks the driver whether a fence that makes
+ * the stamp clean has completed. Another thread may be asking about a fence, or recording the one
+ * that the stamp needs. Then it first waits for that thread, for a tenth of a millisecond at most.
+ * The driver's lock serves one thread at a time anyway. */
+void epoch_query_for(struct pool *pool, struct context *context, uint64_t stamp);
 
 /* Lock held on entry and return, released in between. Both functions wait on the host for the
  * oldest waitable fence with epoch >= stamp. They return whether everything up to the stamp is

@@ -18,9 +18,9 @@
 #include "registry.h"
 #include "rounds.h"
 
-/* AWAIT_NANOSECONDS: the longest that epoch_await_others waits for another thread's query or
+/* AWAIT_NANOSECONDS: the longest that await_others waits for another thread's query or
  * record. It is also how long a_fence_is_coming expects a record that has not begun yet.
- * AWAIT_LOOKS: how often epoch_await_others looks before it yields the processor. */
+ * AWAIT_LOOKS: how often await_others looks before it yields the processor. */
 #define AWAIT_NANOSECONDS 100000u
 #define AWAIT_LOOKS       64u
 
@@ -36,11 +36,10 @@
 static bool is_in_the_driver(const struct epochs *epochs, uint64_t stamp, bool fenced)
 {
     return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
-           (!fenced && stamp < epoch_current(epochs) &&
-            atomic_load_explicit(&epochs->recording, memory_order_relaxed));
+           (!fenced && stamp < epoch_current(epochs) && epoch_is_recording(epochs));
 }
 
-void epoch_await_others(struct context *context, uint64_t stamp)
+static void await_others(struct context *context, uint64_t stamp)
 {
     lock_must_be_held(&context->lock);
     const struct epochs *epochs = &context->epochs;
@@ -60,6 +59,15 @@ void epoch_await_others(struct context *context, uint64_t stamp)
     }
     thread_state.waited_ns += monotonic_now() - started;
     context_lock(context);
+}
+
+void epoch_query_for(struct pool *pool, struct context *context, uint64_t stamp)
+{
+    lock_must_be_held(&context->lock);
+    await_others(context, stamp);
+    struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
+    if (fence && stamp > epoch_clean(&context->epochs))
+        epoch_query(pool, context, fence);
 }
 
 /* Naps without the lock, so that waiting threads take the lock seldom. Returns early once the stamp
@@ -166,7 +174,7 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
 {
     lock_must_be_held(&context->lock);
     struct epochs *epochs = &context->epochs;
-    if (!epochs->recording) {
+    if (!epoch_is_recording(epochs)) {
         /* owed: a thread had one more fence to record. closed_for: a thread is about to close the
          * epoch. Neither thread is certain to record, so the caller waits only for a short time. */
         bool comes =
@@ -174,7 +182,7 @@ static bool a_fence_is_coming(struct context *context, uint64_t stamp, uint64_t 
         *idle_since = *idle_since ? *idle_since : monotonic_now();
         return comes && monotonic_now() - *idle_since < AWAIT_NANOSECONDS;
     }
-    if (!epochs->recording_for_free)
+    if (!atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed))
         return false;
     *idle_since = 0;
     if (stamp > atomic_load_explicit(&epochs->closed_in_free, memory_order_relaxed))
@@ -196,7 +204,7 @@ static void nap_beside_record(const struct epochs *epochs, uint64_t stamp, uint6
         patient_nap(started);
         if (epoch_clean(epochs) >= stamp ||
             atomic_load_explicit(&epochs->fenced, memory_order_relaxed) >= stamp ||
-            !atomic_load_explicit(&epochs->recording, memory_order_relaxed) || is_past(give_up_at))
+            !epoch_is_recording(epochs) || is_past(give_up_at))
             return;
     }
 }
@@ -240,7 +248,7 @@ CUresult epoch_fence_in_free(struct pool *pool, struct context *context, uint64_
     context_lock(context);
     if (!epoch_waits_for_a_second(epochs)) {
         await_fence_for(context, stamp, give_up_at);
-        uint64_t started = epochs->recording ? monotonic_now() : 0;
+        uint64_t started = epoch_is_recording(epochs) ? monotonic_now() : 0;
         epoch_await_record(context, stamp, true, give_up_at);
         thread_state.waited_ns += started ? monotonic_now() - started : 0;
         if (epoch_lacks_a_fence(epochs, stamp, true) && epochs->failures == 0)

@@ -41,7 +41,7 @@ struct fence {
     uint64_t own_generation; /* of its own context when its epoch was closed */
     uint64_t epoch;          /* once completed, everything stamped up to here is clean */
     bool waitable;           /* recorded inside the program's own free or synchronise */
-    bool in_order;           /* for frees in a stream's order, which need no round */
+    bool in_order;           /* recorded for frees in a stream's order: no round begins at once */
     uint64_t recorded_at;    /* when it was recorded: nanoseconds of the monotonic clock */
     bool over;               /* no longer outstanding; spare once users is 0 */
     unsigned users;          /* threads that use it; its event is never recorded again meanwhile */
@@ -58,10 +58,10 @@ struct epochs {
     /* Everything stamped up to here is unused; never decreases. Written under the lock with
      * release; read with acquire where blocks are taken without the lock. */
     _Atomic uint64_t clean;
-    /* The context's own work before the frees stamped up to here has completed, whatever other
-     * contexts' work does: clean <= own_clean < current. This is enough for what was freed in a
-     * stream's order. Never decreases. Written under the lock with release; the acquire is in
-     * epoch_own_clean. */
+    /* The context's own work before the frees stamped up to here has completed. Other contexts'
+     * work may still run. Memory that was freed in a stream's order needs no more. Never decreases.
+     * With the lock held, clean <= own_clean < current. Written under the lock with release; the
+     * acquire is in epoch_own_clean. */
     _Atomic uint64_t own_clean;
     /* Everything stamped up to here has a waitable fence. Written under the lock. Relaxed: it only
      * says what is worth asking about. */
@@ -71,15 +71,18 @@ struct epochs {
      * counts its frees anew. */
     _Atomic uint64_t closed_in_free;
     char after[64];
-    /* A thread that waits without the lock is about to query a fence, so that one waiter asks for
-     * all. Acquire and release, though it guards nothing. */
+    /* A waiting thread sets this before it takes the lock to query a fence, and clears it after
+     * the query. Meanwhile no other waiting thread queries. Acquire and release, though it guards
+     * nothing. */
     _Atomic bool asked_for;
-    /* A thread whose fence is due is about to close the epoch, so that one thread closes it for
-     * all. Acquire and release, though it guards nothing. */
+    /* A thread whose fence is due sets this before it takes the lock, and clears it once it has
+     * closed the epoch. Meanwhile other threads leave the closing to it. Acquire and release,
+     * though it guards nothing. */
     _Atomic bool closed_for;
     _Atomic bool keeps_up; /* the GPU completes fences soon. Relaxed: it chooses what is tried */
     uint64_t barrier;      /* all later work of the context is ordered after this epoch's fence */
-    /* Threads in the driver call for a barrier, which may be in effect already. */
+    /* Threads that are asking the driver for a barrier. Their barrier may be in effect before the
+     * field barrier is raised. */
     unsigned raising;
     struct fence *oldest, *newest; /* outstanding fences, by ascending epoch */
     unsigned outstanding;
@@ -106,7 +109,8 @@ struct epochs {
         uint64_t stamp, clean;
     } waited;
     struct {
-        /* What epoch_note_freed_in_order has noted; void once epoch is clean. */
+        /* epoch_note_freed_in_order has noted so many bytes, the last of them in this epoch. bytes
+         * counts as 0 once epoch <= clean. */
         uint64_t epoch, bytes;
         /* epoch_ask_in_order asks about no fence before this time, of the monotonic clock; the last
          * pause, in nanoseconds. */
@@ -141,12 +145,10 @@ static inline bool epoch_keeps_up(const struct epochs *epochs)
     return atomic_load_explicit(&epochs->keeps_up, memory_order_relaxed);
 }
 
-/* Whether a thread is in the driver for one of this context's fences. */
-static inline bool epoch_is_asked_about(const struct epochs *epochs)
+/* No lock needed. Whether a thread is recording a fence. */
+static inline bool epoch_is_recording(const struct epochs *epochs)
 {
-    lock_of_rank_must_be_held(LOCK_CONTEXT);
-    return atomic_load_explicit(&epochs->querying, memory_order_relaxed) ||
-           atomic_load_explicit(&epochs->recording, memory_order_relaxed);
+    return atomic_load_explicit(&epochs->recording, memory_order_relaxed);
 }
 
 /* Whether a thread is recording a fence in a free or synchronise of the program's own. That thread
@@ -154,20 +156,20 @@ static inline bool epoch_is_asked_about(const struct epochs *epochs)
 static inline bool epoch_is_recorded_in_free(const struct epochs *epochs)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);
-    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) &&
+    return epoch_is_recording(epochs) &&
            atomic_load_explicit(&epochs->recording_for_free, memory_order_relaxed);
 }
 
 /* No lock needed. Whether a thread records a fence, or is about to close an epoch. */
 static inline bool epoch_fence_is_near(const struct epochs *epochs)
 {
-    return atomic_load_explicit(&epochs->recording, memory_order_relaxed) ||
+    return epoch_is_recording(epochs) ||
            atomic_load_explicit(&epochs->closed_for, memory_order_relaxed);
 }
 
-/* No lock needed. Whether a free or synchronise has closed the epoch of this stamp, or all of it is
- * clean. A thread's next free then begins a new count. The fence serves all frees of that epoch; a
- * record that failed leaves them to the next fence. */
+/* No lock needed. Whether stamp <= closed_in_free or stamp <= clean. A thread's next free then
+ * begins a new count, since the fence of a closed epoch serves all frees of that epoch. If its
+ * record failed, the next fence serves them. */
 static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
 {
     return atomic_load_explicit(&epochs->closed_in_free, memory_order_relaxed) >= stamp ||
@@ -175,8 +177,8 @@ static inline bool epoch_is_closed(const struct epochs *epochs, uint64_t stamp)
 }
 
 /* A call that is out of memory does not wait for blocks stamped up to this epoch. An earlier call
- * has waited for them without success, and no fence has become clean since. 0: there was no such
- * wait. */
+ * has waited for them without success, and nothing has become clean since. 0: no such wait
+ * counts. */
 static inline uint64_t epoch_waited_for(const struct epochs *epochs)
 {
     lock_of_rank_must_be_held(LOCK_CONTEXT);

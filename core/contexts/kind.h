@@ -34,7 +34,8 @@ struct reclaim;
 
 struct kind {
     const char *name;
-    /* Its index in of_kind of a pool and of a device, and in the figures. */
+    /* Its index in of_kind of a pool, a device and a context. Also its index in the figures, unless
+     * it is KIND_GRAPH. */
     enum memory_kind number;
     bool is_the_machines; /* its memory is host memory: releasing it gives no device memory */
     size_t device_bytes;  /* the size of its data for each device: of_kind of the device */
@@ -52,7 +53,7 @@ struct kind {
 
     /* A context record was made. Its data for this kind is context_bytes zeroes. The fence lock and
      * the registry lock are held. False where memory is short. */
-    bool (*made)(struct pool *pool, struct context *context);
+    bool (*made_context)(struct pool *pool, struct context *context);
     /* The record stands for one of the driver's contexts from now on. The fence lock and the
      * registry lock are held. */
     void (*context_began)(struct context *context);
@@ -62,11 +63,12 @@ struct kind {
     void (*became_current)(struct context *context);
     /* The driver answers every call in this context from now on. Any locks may be held. */
     void (*disabled)(struct context *context);
-    /* The context is about to end for good. After this call no thread can pin it. So this is the
-     * last moment at which its fences can be recorded or queried. */
+    /* The driver is about to be asked to end the context for good. After this call no thread can
+     * pin the context. So its fences can be recorded or queried now for the last time. */
     void (*before_end)(struct pool *pool, struct context *context);
     /* Called before (ending) and after (not ending) the driver call that may end the context. The
-     * kind serves no allocation in between. The primary lock and the fence lock may be held. */
+     * kind serves no allocation in between. The primary lock may be held. The fence lock is held
+     * if and only if not ending. */
     void (*ending)(struct context *context, bool ending);
     /* No other thread uses the context any more, and the context is about to end for good. The kind
      * releases its memory to the driver. */
@@ -89,8 +91,8 @@ struct kind {
     /* An allocation has waited for a second in which nothing became clean. Or a release of memory
      * has waited that long for a barrier. May release and retake the lock. */
     void (*wait_stalled)(struct pool *pool, struct context *context);
-    /* Lock not held. Called inside a free, or inside the program's synchronise. Again no fence
-     * could be recorded for what was freed. */
+    /* Lock not held. A free, or the program's synchronise, has failed to record a fence for what
+     * was freed. The attempt before it failed, too. The kind frees what is pending at once. */
     void (*is_unfenced)(struct pool *pool, struct context *context);
     /* Lock not held. The program has synchronised the context, or a free has done so. */
     void (*synchronised)(struct pool *pool, struct context *context);
@@ -104,8 +106,10 @@ struct kind {
     void (*capture_is_coming)(struct pool *pool, CUstream stream);
     void (*capture_has_come)(struct pool *pool);
     /* The fence lock is held. capture_began: a capture has begun on the stream, but is not counted
-     * yet. capture_ended: it has ended, and is no longer counted. graph is NULL where it left none,
-     * or none is known. The pointer to the capture serves only as its name. */
+     * yet. capture_ended: a capture has ended, and is no longer counted. It comes also for captures
+     * without capture_began (captures_began_again). graph is NULL where none is left, or none is
+     * known. The kind keeps the pointer until capture_ended, to recognize the capture and for
+     * capture_is_spoilt. */
     void (*capture_began)(struct pool *pool, const struct capture *capture, CUstream stream);
     void (*capture_ended)(struct pool *pool, const struct capture *capture, CUgraph graph);
 
@@ -118,16 +122,17 @@ struct kind {
      * knowledge: forgets a record of it. */
     void (*forget_address)(struct pool *pool, CUdeviceptr address);
 
-    /* ---- memory; no lock is held. device NULL means all devices, and the machine. For one device,
-     * give_back, changes and add_kept of host memory are not called. For the machine, those
-     * functions and wait_for_the_rest of other kinds are not called ---- */
+    /* ---- memory; no lock is held. device NULL means all devices, and host memory. A kind that
+     * is_the_machines gets give_back, changes and add_kept with device NULL only. While reclaim
+     * looks for host memory (RECLAIM_MACHINE), it calls give_back, changes and wait_for_the_rest of
+     * such kinds only. ---- */
 
     /* Memory has become short on the device, and this context was the first to find out. */
     void (*memory_is_short)(struct context *context);
     /* Asks the driver with a few queries which pending work has completed. May wait for 0.1 s. */
     void (*ask)(struct pool *pool, struct device *device);
     /* For a thread that is out of memory: releases clean blocks to the driver until that many bytes
-     * are released. Returns the bytes released. Every kind has it. */
+     * are released. Returns the bytes released. */
     uint64_t (*give_back)(struct pool *pool, struct device *device, uint64_t bytes);
     /* Waits for pending memory, as far as core/reclaim/waiting.h lets the call. The wait ends when
      * the monotonic clock shows progress->give_up_at. True: the wait may also have completed frees
@@ -142,7 +147,7 @@ struct kind {
      * (epoch_waited_for). */
     uint64_t (*returnable)(struct pool *pool, struct device *device);
     /* Releases that many bytes to the driver, or all that it can, to make room for others. It waits
-     * for nothing. Returns the bytes released. Every kind has it. */
+     * for nothing. Returns the bytes released. */
     uint64_t (*make_room)(struct pool *pool, struct device *device, uint64_t bytes);
     /* Records a fence for pending memory that has neither a fence nor an event. The fence is only
      * queried. The caller has already called epoch_fence_the_rest for each context. */
@@ -152,9 +157,9 @@ struct kind {
     /* Called by the housekeeper alone, at least once a second while anything is free. Releases what
      * the program has not touched for the kind's release_after_idle at now, in nanoseconds of the
      * monotonic clock. This includes blocks in the caches of idle threads, and pending blocks that
-     * nobody has asked about. It waits for none of the program's work. Returns when something will
-     * next have been idle for so long. UINT64_MAX: nothing is free, or the kind never releases idle
-     * memory. RELEASE_MORE_AT_ONCE: HOUSEKEEPING_PORTION was released, and more may be due. */
+     * nobody has asked about. It waits for none of the program's work. Returns the time of the next
+     * such release. UINT64_MAX: nothing is free, or the kind never releases idle memory.
+     * RELEASE_MORE_AT_ONCE: HOUSEKEEPING_PORTION was released, and more may be due. */
     uint64_t (*release_idle)(struct pool *pool, struct device *device, uint64_t now);
     /* Called by the housekeeper alone. Releases free memory where the machine's memory is about to
      * run out. Returns when to look again; UINT64_MAX: in about a second. */
@@ -162,11 +167,12 @@ struct kind {
     /* The housekeeper is about to end, since nothing is free. Makes sure that the next free of each
      * cache or stream reaches housekeeper_look. True: something is free after all. */
     bool (*watch)(struct pool *pool);
-    /* Bytes that the driver's memory pools hold because of the kind, in addition to what the kind
-     * itself holds. It asks the driver. */
+    /* Free bytes that the driver's memory pools hold only because of the kind. Without the kind the
+     * driver would have released them. The kind's own free blocks do not count. It asks the
+     * driver. */
     uint64_t (*driver_keeps)(struct pool *pool, struct device *device);
-    /* Approximate bytes of the device that the driver has taken for the kind beyond the sizes of
-     * its blocks: whole pages, and chunks of its memory pools. It may ask the driver. */
+    /* Approximate bytes that the driver has taken from the device for the kind, beyond the sizes of
+     * the kind's blocks: rests of pages, and of chunks of memory pools. It may ask the driver. */
     uint64_t (*driver_has_taken)(struct pool *pool, struct device *device);
     /* Adds the bytes that the kind holds. */
     void (*add_kept)(struct pool *pool, struct device *device, struct kept_bytes *sum);

@@ -32,31 +32,30 @@ struct device {
     char name[256];
     CUuuid uuid;
     uint64_t total_bytes;
-    uint64_t cached_cap;    /* bytes */
-    uint64_t reserve_floor; /* bytes of device memory */
-    uint64_t growth_budget; /* bytes */
+    uint64_t cached_cap;    /* the most bytes that may be free, pending ones included */
+    uint64_t reserve_floor; /* up to this many bytes taken, caps.reserve_ratio releases none */
+    uint64_t growth_budget; /* up to this many pending bytes, a miss takes a new block */
     uint64_t hot_bytes;     /* see policy_reuses_hot; 0: off */
-    uint64_t limit;         /* bytes, limit <= group_limit; UINT64_MAX: no limit */
-    uint64_t
-        /* Bytes of all processes of the pool's group together; UINT64_MAX: no limit. */
-        group_limit;
-    struct board *board;          /* the pool's board if the device has a place on it, else NULL */
-    int board_place;              /* see board_device */
+    uint64_t limit;         /* bytes of this process, limit <= group_limit; UINT64_MAX: none */
+    uint64_t group_limit;   /* bytes of all processes of its group; UINT64_MAX: no limit */
+    struct board *board;    /* the pool's board if the device has a place on it, else NULL */
+    int board_place;        /* see board_device */
     void *of_kind[KINDS_OF_POOL]; /* each kind's data, stored after this record; or NULL */
     char apart[64];               /* padding: every call reads the fields above, few write them */
 
     /* ---- what is counted and written ---- */
 
-    /* Bytes taken from the driver. device_reserve and device_unreserve write it, and reserve_take
-     * does within the limit. */
+    /* Bytes taken from the driver, or about to be taken: see device_reserved. */
     _Atomic uint64_t reserved_bytes;
     /* The part of reserved_bytes that the driver has given. Relaxed: it is only reported. */
     _Atomic uint64_t given_bytes;
     /* The peak of given_bytes since the program last reset its peaks. Relaxed, like given_bytes. */
     _Atomic uint64_t given_peak;
-    /* Bytes of managed memory that the process holds, see managed.h. Relaxed: it orders nothing. */
+    /* Bytes of managed memory that the process holds, see managed.h. Relaxed: a late reading makes
+     * a little too much room, or too little. */
     _Atomic uint64_t managed_bytes;
-    /* Bytes of managed memory requested since the pool last looked for room. Relaxed. */
+    /* Bytes of managed memory requested since the pool last looked for room. Relaxed: it only
+     * chooses which thread looks. */
     _Atomic uint64_t managed_due;
     struct kind_counters *memory;          /* in the figures; set before the device is listed */
     struct neighbour_counters *neighbours; /* in the figures; set before the device is listed */
@@ -66,33 +65,35 @@ struct device {
      * (core/housekeeper/neighbours.c). */
     _Atomic uint64_t returning;
     /* Bytes that may be freed before a fence is due. 0 while memory is short: every free then
-     * records a fence. Relaxed: it orders nothing. */
+     * records a fence. Relaxed: a free that reads it late records a fence early or late. */
     _Atomic uint64_t fence_bytes;
-    _Atomic bool is_short; /* the device is short of memory. Relaxed: it orders nothing */
-    /* Bytes that this process could have reserved when the driver was last asked: the driver's free
-     * bytes + reserved_bytes. Relaxed, like could_hold_at. */
+    /* The device is short of memory. Relaxed: a late reading chooses the other of two safe ways. */
+    _Atomic bool is_short;
+    /* could_hold = the driver's free bytes + reserved_bytes, when the driver was last asked.
+     * Relaxed: it is an estimate in any case. */
     _Atomic uint64_t could_hold;
     counter largest_request; /* bytes of the largest request of any kind that the driver met */
-    _Atomic uint64_t could_hold_at; /* nanoseconds of the monotonic clock; 0: never asked */
-    /* Frees made while memory was short, never reset. It decides which of them looks at the room
-     * again. */
+    /* When could_hold was read, in nanoseconds of the monotonic clock; 0: never. Relaxed: two
+     * threads may both ask the driver. */
+    _Atomic uint64_t could_hold_at;
+    /* Frees made while memory was short, never reset. The number chooses the frees that ask how
+     * much room is left (room_look_again). Relaxed: it only chooses. */
     _Atomic uint32_t frees_while_short;
     /* The program's retains of the primary context, as far as the pool saw them. Relaxed: a retain
      * that is only just being made need not count. */
     _Atomic uint32_t retains;
-    /* Bytes of the last demand to other processes, or of the first block of a series of requests
-     * that the driver met. Relaxed, like series_at: they choose how much to ask other processes
-     * for. */
+    /* A series is a row of requests with short pauses between them. series_bytes: what the last
+     * demand to other processes asked for, or the size of the series' first block if none was made.
+     * series_at: when the series last went on, in nanoseconds of the monotonic clock; 0: never.
+     * Both are relaxed: they only choose how much to ask other processes for. */
     _Atomic uint64_t series_bytes;
-    _Atomic uint64_t
-        /* When the series last went on, in nanoseconds of the monotonic clock; 0: never. */
-        series_at;
+    _Atomic uint64_t series_at;
     /* Bytes that other processes had pending when this process had waited for them without success:
      * [0] of all processes, [1] of the group. See fresh_bytes. */
     _Atomic uint64_t waited_for_others[2];
-    /* Other processes were given time to report which stream work has completed, and reported
-     * nothing. No look is made before this time, in nanoseconds of the monotonic clock. Relaxed: it
-     * only saves looks. */
+    /* The time before which other processes are not asked again which stream work has completed, in
+     * nanoseconds of the monotonic clock. They had time to report some, and reported none. Relaxed:
+     * it only saves looks. */
     _Atomic uint64_t look_again_at;
     struct watermark watermark; /* used by the housekeeper alone */
     /* Bytes that were cached and that the housekeeper is releasing to the driver. Relaxed: it is
@@ -113,16 +114,17 @@ struct context {
      * same handle. Written under the registry lock. Relaxed: whoever reads it without the lock
      * reads it again with the lock. */
     _Atomic unsigned long long id;
+    /* These three never change: a record serves contexts of one device, all primary or none. */
     bool primary;
     struct device *device;
-    const struct kind *const *kinds;
-    struct heap_counters *counters; /* in the figures */
-    uint64_t figures_id;            /* identifies counters in the figures */
+    const struct kind *const *kinds; /* the pool's, for callers that have only the context */
+    struct heap_counters *counters;  /* in the figures */
+    uint64_t figures_id;             /* identifies counters in the figures */
     struct epochs epochs;
+    /* return_stream: see return_stream.h. late_stream returns memory that running work may still
+     * use, and the pool never waits for it. */
     _Atomic(CUstream) return_stream;
-    _Atomic(CUstream)
-        /* Returns memory that running work may still use. The pool never waits for it. */
-        late_stream;
+    _Atomic(CUstream) late_stream;
     _Atomic uint32_t pins; /* pairs with dying, sequentially consistent: see context_pin */
     char apart[64];        /* padding: every call reads the fields below, few write them */
     /* The driver answers every call in this context: an error stays in it, or no fence can be
@@ -131,9 +133,9 @@ struct context {
     /* The program has called cuCtxWaitEvent. Work submitted from now on, the pool's own included,
      * may wait for work that no free would have waited for. */
     _Atomic bool barred;
-    _Atomic bool
-        /* True from before the driver is asked to end it until the driver has answered. */
-        dying;
+    /* True from before the driver is asked to end the context until the driver has answered.
+     * Sequentially consistent with pins: see context_pin. */
+    _Atomic bool dying;
     _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
     struct context *next; /* in the list of all contexts ever made; written before it is listed */
     void *of_kind[KINDS_OF_POOL]; /* each kind's data; fixed before the context is listed */
@@ -182,6 +184,7 @@ struct context_handle {
 };
 
 struct registry {
+    /* Guards the handles, and all additions to the lists of devices and contexts. */
     pthread_mutex_t lock;
     struct context_handle *handles;
     size_t handle_count, handle_capacity;
@@ -201,7 +204,8 @@ struct registry {
 };
 
 /* The generation and this bit share one word, so that a thread reads one word for both. The bit is
- * written under the fence lock, relaxed like captures.count. */
+ * set while captures.count != 0. It is written under the fence lock. Relaxed: whoever records a
+ * fence reads captures.count again under that lock. */
 #define REGISTRY_CAPTURING UINT64_C(1)
 #define REGISTRY_STEP      UINT64_C(2)
 #define REGISTRY_POOL      (UINT64_C(1) << 48) /* pools start at different multiples */
@@ -229,16 +233,17 @@ struct captures {
     /* The value of count while the program captures nothing: 1 in a pool that is switched off, else
      * 0. Written before the pool is in use. */
     unsigned idle;
-    /* The length of list, plus 1 in a pool that is switched off. Written under the fence lock, read
-     * without it. Relaxed: whoever records a fence reads it again under the lock. */
+    /* count = idle + the length of list + the captures for whose record memory was short. Written
+     * under the fence lock, read without it. Relaxed: whoever records a fence reads it again under
+     * the lock. */
     _Atomic unsigned count;
     /* Captures whose graph keeps the memory that is allocated and freed during the capture
      * (captures.allocate). Guarded by the fence lock. */
     unsigned owned;
-    /* Captures that are not owned. It has its own counter because count and owned cannot be read at
-     * one moment. It is raised before count is, and lowered after count is. Relaxed: a thread knows
-     * its own captures, and learns of another thread's from whoever made that capture known to
-     * it. */
+    /* unowned = count - owned, or more for a moment: it is raised before count, and lowered after.
+     * A counter of its own, since count and owned cannot be read at one moment. Relaxed: a thread
+     * knows its own captures, and learns of another thread's from whoever made that capture known
+     * to it. */
     _Atomic unsigned unowned;
     struct capture *list;
 };
@@ -249,11 +254,12 @@ struct host_graphs {
     pthread_mutex_t lock; /* guards the fields below */
     void *executables;    /* a tree, for tsearch */
     bool every;           /* memory was short: every graph counts as one of these */
-    /* The number of executables, plus 1 where every is set. Relaxed: a thread that launches a graph
-     * has it from the thread that made the graph, which counted it before. */
+    /* count == 0 if and only if there is no executable and every is false. Relaxed: a thread that
+     * launches a graph has it from the thread that made the graph, which counted it before. */
     _Atomic size_t count;
 };
 
+/* An answer of cuMemAllocPitch: the pitch for rows of this width, in bytes. */
 struct pitch {
     CUdevice device;
     unsigned int element_bytes;
@@ -275,8 +281,8 @@ struct pool {
     struct limits limits;
     const struct kind *const *kinds; /* ends with NULL */
     struct block_table blocks;
-    /* Guards no data. While a thread ends a context, or retains a primary context for a moment, no
-     * other thread does either. */
+    /* Guards no data. A thread holds it while it ends a primary context, or retains and releases
+     * one for a moment. So of these calls only one is made at a time. */
     pthread_mutex_t primary_lock;
     /* Guards captures.list and the set of live contexts while a fence is recorded. */
     pthread_mutex_t fence_lock;
@@ -290,11 +296,11 @@ struct pool {
     struct figures figures;
     struct host_graphs host_graphs;
     struct rounds rounds;
-    /* Two contexts have been alive at a time; never reset. The release store in context_register
-     * pairs with the acquire load in contexts_were_several. */
+    /* Two contexts have been alive at a time, or were about to be; never reset. The release store
+     * in close_barriers (context.c) pairs with the acquire load in contexts_were_several. */
     _Atomic bool several_contexts;
-    _Atomic bool disabled; /* the driver answers in all contexts, since work happens that the
-                                   pool does not see */
+    /* The driver answers in all contexts, since work happens that the pool does not see. */
+    _Atomic bool disabled;
 
     /* ---- what is looked up or counted now and then ---- */
 
@@ -302,34 +308,37 @@ struct pool {
     struct pitch pitches[PITCHES];
     unsigned pitch_count;
     struct scalars *scalars; /* see core/scalars; set as the pool starts */
-    counter free_page_looks; /* see core/device_memory/free_pages.c */
-    counter lives;           /* the next number that block_name gives */
+    counter free_page_looks; /* numbers the looks of core/device_memory/free_pages.c */
+    counter lives;           /* the next number that block_name gives to a block's life */
     /* Bytes of host memory that kinds have taken from the driver. Relaxed: it decides whether there
      * is a housekeeper. */
     _Atomic uint64_t machine_bytes;
-    _Atomic uint64_t returning; /* threads that are returning host memory to the driver */
+    _Atomic uint64_t host_returns; /* threads that are returning host memory to the driver */
 
     /* ---- what launches write, and what surroundings.h observes around the pool ---- */
 
-    char launches_apart[64];   /* padding after the fields above */
-    _Atomic uint64_t threads;  /* the number of ids given out, see thread_id */
-    _Atomic uint64_t launcher; /* the id of the thread that launched last; 0: none has. Relaxed */
-    /* When launcher last changed from one thread to another, in nanoseconds of the monotonic clock.
-     * Relaxed, like launcher: both only choose between two safe ways. */
+    char launches_apart[64];  /* padding after the fields above */
+    _Atomic uint64_t threads; /* the number of ids given out, see thread_id */
+    /* The six fields below are relaxed: they only choose between two safe ways. */
+    _Atomic uint64_t launcher; /* the id of the thread that launched last; 0: none has */
+    /* When launcher last changed from one thread to another, in nanoseconds of the monotonic
+     * clock. */
     _Atomic uint64_t alternated_at;
-    /* The first stream that the program has used since a look found several, named as in
-     * stream_note_use; 0: none yet. Relaxed, like several_streams and several_streams_at. */
+    /* The first stream that the program has used since one_stream_is_used last found several, by
+     * its name (name_of_stream in surroundings.c); 0: none yet. */
     _Atomic uint64_t stream_in_use;
-    /* The program has used another stream, and nobody has looked since. */
+    /* The program has used another stream, and one_stream_is_used has not been called since. */
     _Atomic bool several_streams;
-    /* When a look last found several streams, in nanoseconds of the monotonic clock; 0: never. */
+    /* When one_stream_is_used last found several, in nanoseconds of the monotonic clock; 0:
+     * never. */
     _Atomic uint64_t several_streams_at;
-    _Atomic bool launched; /* the program has launched work since somebody last looked. Relaxed */
+    /* The program has launched work since a release of host memory last asked. */
+    _Atomic bool launched;
     /* Threads that look through the shared objects, and threads that fork: see
      * surroundings_fork_coming. Sequentially consistent. */
     _Atomic uint32_t looking, forking;
-    /* Shared objects ever loaded as of the last look_at_objects. Relaxed, like memory_is_pinned and
-     * frees_are_missed. */
+    /* Shared objects ever loaded as of the last look_at_objects. This field and the next two are
+     * relaxed: two threads that look at once find the same. */
     _Atomic uint64_t objects_loaded;
     /* A library is loaded that lets devices reach GPU memory, or an export had to wait long for a
      * barrier. */
@@ -355,8 +364,9 @@ struct pool {
     _Atomic bool forgotten;
 };
 
-/* No lock needed. Whether a fence may be incomplete because of other contexts' work only. The plain
- * driver does not wait for that work, so the pool queries such a fence but never waits for it. */
+/* Whether two contexts have ever been alive at a time. A fence is then complete only when other
+ * contexts' work is, too (rounds.h). A plain free would not wait for that work. So the pool queries
+ * such a fence, but never waits for it. No lock is needed. */
 static inline bool contexts_were_several(const struct pool *pool)
 {
     return atomic_load_explicit(&pool->several_contexts, memory_order_acquire);
@@ -379,7 +389,7 @@ static inline uint64_t context_generation(const struct context *context)
 }
 
 /* Whether the calling thread runs a host function or a callback. The driver refuses to allocate and
- * to free there, and the pool refuses too by asking the driver. */
+ * to free there. So callers leave such a call to the driver. */
 static inline bool is_in_host_function(const struct pool *pool)
 {
     CUcontext handle;

@@ -147,7 +147,8 @@ static uint64_t wait_for_all_freed(struct pool *pool, struct context *context)
     struct heap *heap = heap_of(context);
     heap_lock_must_be_held(heap);
     struct fence *fence = heap_begin_fence(context, true);
-    uint64_t stamp = epoch_current(&context->epochs) - (fence || !context->epochs.recording);
+    uint64_t stamp =
+        epoch_current(&context->epochs) - (fence || !epoch_is_recording(&context->epochs));
     uint64_t waited_before = thread_state.waited_ns;
     heap_unlock(heap);
     if (fence)
@@ -255,7 +256,7 @@ bool heap_would_miss(struct pool *pool, struct context *context, uint64_t bytes)
 CUresult heap_end_free(struct pool *pool, struct context *context, struct fence *fence,
                        bool waitable)
 {
-    no_lock_may_be_held_behind(LOCK_LAST_ACROSS_DRIVER_CALLS);
+    no_lock_may_be_held_behind(LOCK_PRIMARY);
     struct heap *heap = heap_of(context);
     CUresult result = CUDA_SUCCESS;
     struct situation situation = {0};

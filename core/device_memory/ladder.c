@@ -32,18 +32,6 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
     return block;
 }
 
-/* Asks the driver whether a fence that makes the stamp clean has completed. If another thread is
- * already asking, waits for that thread's answer first. Releases and retakes the lock. */
-static void query_fence_for(struct pool *pool, struct context *context, uint64_t stamp)
-{
-    lock_must_be_held(&context->lock);
-    if (epoch_is_asked_about(&context->epochs))
-        epoch_await_others(context, stamp);
-    struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
-    if (fence && stamp > epoch_clean(&context->epochs))
-        epoch_query(pool, context, fence);
-}
-
 /* Returns a pending block, ordered after the oldest fence that makes one clean. The order comes
  * from a barrier where barriers may be used, otherwise from a wait on the host. NULL where the wait
  * fails. Releases and retakes the lock. */
@@ -105,7 +93,7 @@ static struct block *query_pending(struct pool *pool, struct context *context,
     *hit = HIT_BARRIER;
     if (block)
         return block;
-    query_fence_for(pool, context, place_oldest_stamp(place));
+    epoch_query_for(pool, context, place_oldest_stamp(place));
     *hit = HIT_QUERIED;
     if (heap_of(context)->ending)
         return NULL;

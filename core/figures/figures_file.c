@@ -369,8 +369,7 @@ static int open_again(const struct figures_file *file)
     int fd = open(file->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return -1;
-    if (mapped_file_identify(fd, "", &found) && mapped_file_device(&found) == file->device &&
-        found.stx_ino == file->inode)
+    if (mapped_file_identify(fd, "", &found) && mapped_file_is(&found, file->device, file->inode))
         return fd;
     close(fd);
     return -1;
@@ -403,15 +402,14 @@ bool figures_file_is_there(const struct figures_file *file)
 {
     struct statx found;
     return file->path[0] != '\0' && mapped_file_identify(AT_FDCWD, file->path, &found) &&
-           mapped_file_device(&found) == file->device && found.stx_ino == file->inode;
+           mapped_file_is(&found, file->device, file->inode);
 }
 
 bool figures_file_is_cut(const struct figures_file *file)
 {
     struct statx found;
     return file->path[0] != '\0' && mapped_file_identify(AT_FDCWD, file->path, &found) &&
-           mapped_file_device(&found) == file->device && found.stx_ino == file->inode &&
-           found.stx_size < file->bytes;
+           mapped_file_is(&found, file->device, file->inode) && found.stx_size < file->bytes;
 }
 
 void figures_file_remove(const struct figures_file *file)

@@ -239,13 +239,6 @@ static void ask(struct pool *pool, struct device *device)
     graph_memory_process_ended(pool);
 }
 
-/* Memory that graphs keep is in use, and memory that they no longer keep belongs to the heaps. */
-static uint64_t give_back(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    (void)pool, (void)device, (void)bytes;
-    return 0;
-}
-
 static uint64_t release_idle(struct pool *pool, struct device *device, uint64_t now)
 {
     (void)device, (void)now;
@@ -274,8 +267,6 @@ const struct kind graph_memory = {
     .capture_ended = graph_capture_ended,
     .forget_address = forget_address,
     .ask = ask,
-    .give_back = give_back,
-    .make_room = give_back,
     .release_idle = release_idle,
     .watch = watch,
 };

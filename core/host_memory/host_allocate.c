@@ -111,19 +111,6 @@ static struct look look_through(struct pool *pool, struct host_heap *heap, uint6
     return look;
 }
 
-/* Asks the driver whether a fence for this stamp has completed. If another thread is already
- * asking, waits for that answer. */
-static void query_fence_for(struct pool *pool, struct context *context, uint64_t stamp)
-{
-    context_lock(context);
-    if (epoch_is_asked_about(&context->epochs))
-        epoch_await_others(context, stamp);
-    struct fence *fence = epoch_fence_for(&context->epochs, stamp, false);
-    if (fence && stamp > epoch_clean(&context->epochs))
-        epoch_query(pool, context, fence);
-    context_unlock(context);
-}
-
 /* Nanoseconds that a fence is worth waiting for where a new block of this key may be had: as long
  * as the driver takes for one. Without room within the reserve ratio a new block costs more. Then
  * another block must be released, inside a free that waits for the context's work. */
@@ -166,7 +153,9 @@ static struct block *find(struct pool *pool, struct host_heap *heap, uint64_t ke
     *hit = HIT_CLEAN;
     if (look.block || !look.oldest)
         return look.block;
-    query_fence_for(pool, heap->context, look.oldest);
+    context_lock(heap->context);
+    epoch_query_for(pool, heap->context, look.oldest);
+    context_unlock(heap->context);
     look = look_through(pool, heap, key, bytes);
     *hit = HIT_QUERIED;
     uint64_t moment_ends = monotonic_now() + moment_for(pool, heap, key);

@@ -79,13 +79,6 @@ static uint64_t newest_pending(const struct context *context)
     return heap->context ? host_newest_pending(heap) : 0;
 }
 
-/* Pinned memory is the machine's: releasing it gives no memory to a device. */
-static uint64_t make_room(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    (void)pool, (void)device, (void)bytes;
-    return 0;
-}
-
 /* A sum that grows with every hit, every free and every block that is taken away. So it changes
  * even if one thread has freed a block and another has taken it since. */
 static uint64_t passes(struct host_shard *shard)
@@ -123,7 +116,7 @@ const struct kind host_memory = {
     .starts = starts,
     .forget = forget,
     .made_device = made_device,
-    .made = host_heap_init,
+    .made_context = host_heap_init,
     .context_began = context_began,
     .became_current = became_current,
     .disabled = disabled,
@@ -138,7 +131,6 @@ const struct kind host_memory = {
     .give_back = host_give_back,
     .wait_for_the_rest = host_wait_for_the_rest,
     .changes = changes,
-    .make_room = make_room,
     .trim = host_trim,
     .release_idle = host_release_idle,
     .leave_to_machine = host_leave_to_machine,

@@ -10,10 +10,6 @@
 #include "host_large.h"
 #include "host_release.h"
 
-/* A block of host_large_make must leave this share of the memory of the machine, or of the cgroup,
- * available. */
-#define SPARE_SHARE 16u
-
 static CUresult call_driver(const struct driver *driver, void **address, uint64_t bytes,
                             unsigned sort)
 {
@@ -50,8 +46,7 @@ CUresult host_ask_driver(struct pool *pool, const struct host_request *request)
  * fail. */
 static bool has_room_to_touch(const struct pool *pool, uint64_t bytes)
 {
-    const struct machine *machine = &host_memory_of(pool)->machine;
-    return bytes + machine->memory_bytes / SPARE_SHARE <= machine_memory_available(machine);
+    return machine_memory_missing(&host_memory_of(pool)->machine, bytes) == 0;
 }
 
 struct host_new {

@@ -50,7 +50,7 @@ static struct fence *begin_question(struct context *context)
     lock_must_be_held(&context->lock);
     uint64_t started = monotonic_now();
     struct fence *fence = epoch_begin_close(context, false);
-    while (!fence && context->epochs.recording &&
+    while (!fence && epoch_is_recording(&context->epochs) &&
            monotonic_now() - started < OTHERS_RECORD_NANOSECONDS) {
         context_unlock(context);
         patient_nap(started);
@@ -133,14 +133,14 @@ static uint64_t release_one(struct pool *pool, struct host_heap *heap, const str
     context_lock(heap->context);
     struct block *chain = host_take_chosen(heap, &what->choice);
     /* Relaxed: a thread that finds the heap without these blocks has taken the lock after this. */
-    atomic_fetch_add_explicit(&pool->returning, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->host_returns, 1, memory_order_relaxed);
     context_unlock(heap->context);
     struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
     for (struct block *next; chain; chain = next) {
         next = chain->links[LINK_BUCKET].next;
         bytes += give_back(pool, heap, chain, what->reason);
     }
-    atomic_fetch_sub_explicit(&pool->returning, 1, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&pool->host_returns, 1, memory_order_relaxed);
     relaxed_mode_end(pool->driver, mode);
     return bytes;
 }

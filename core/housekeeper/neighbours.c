@@ -11,6 +11,7 @@
 #include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
 #include "core/figures/stats.h"
+#include "core/reclaim/kept.h"
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
 
@@ -70,7 +71,7 @@ static uint64_t give(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t given = 0;
     for (const struct kind *const *kind = pool->kinds; *kind && given < bytes; kind++)
-        if (!housekeeping_is_stopped(&pool->housekeeping))
+        if ((*kind)->make_room && !housekeeping_is_stopped(&pool->housekeeping))
             given += (*kind)->make_room(pool, device, bytes - given);
     return given;
 }
@@ -229,14 +230,6 @@ static bool others_have_grown(struct watermark *mark, uint64_t others, uint64_t 
     return others - least > (wanted / 4 < WATERMARK_BYTES ? wanted / 4 : WATERMARK_BYTES);
 }
 
-static uint64_t taken_beside_blocks(struct pool *pool, struct device *device)
-{
-    uint64_t sum = 0;
-    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        sum += (*kind)->driver_has_taken ? (*kind)->driver_has_taken(pool, device) : 0;
-    return sum;
-}
-
 static void leave_free_on(struct pool *pool, struct device *device, uint64_t wanted, uint64_t now)
 {
     size_t left, total;
@@ -249,7 +242,7 @@ static void leave_free_on(struct pool *pool, struct device *device, uint64_t wan
         return;
     /* Bytes that are taken or released between the two reads do not count as others'. */
     uint64_t after = device_reserved(device), own = before > after ? before : after;
-    own += managed_bytes(device) + taken_beside_blocks(pool, device);
+    own += managed_bytes(device) + bytes_around_blocks(pool, device);
     uint64_t others = rest_of(total - left, own);
     bool grown = others_have_grown(&device->watermark, others, wanted, now);
     if (!grown || left >= wanted)

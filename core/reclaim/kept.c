@@ -27,3 +27,11 @@ uint64_t bytes_the_driver_keeps(struct pool *pool, struct device *device)
         sum += (*kind)->driver_keeps ? (*kind)->driver_keeps(pool, device) : 0;
     return sum;
 }
+
+uint64_t bytes_around_blocks(struct pool *pool, struct device *device)
+{
+    uint64_t sum = 0;
+    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
+        sum += (*kind)->driver_has_taken ? (*kind)->driver_has_taken(pool, device) : 0;
+    return sum;
+}

@@ -15,4 +15,8 @@ struct kept_bytes kept_bytes_of_machine(struct pool *pool);
  * them. Asks the driver. */
 uint64_t bytes_the_driver_keeps(struct pool *pool, struct device *device);
 
+/* Returns the bytes of pages and chunks that the driver has taken around small blocks. It frees
+ * each with the last block in it. May ask the driver. */
+uint64_t bytes_around_blocks(struct pool *pool, struct device *device);
+
 #endif

@@ -64,7 +64,7 @@ static void give_back(struct pool *pool, struct device *device, uint64_t bytes)
 {
     uint64_t released = 0;
     for (const struct kind *const *kind = pool->kinds; *kind && released < bytes; kind++)
-        released += (*kind)->make_room(pool, device, bytes - released);
+        released += (*kind)->make_room ? (*kind)->make_room(pool, device, bytes - released) : 0;
 }
 
 /* Returns how many bytes must be released to the driver before an allocation of managed memory.

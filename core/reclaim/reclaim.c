@@ -36,7 +36,7 @@ static uint64_t give_back_clean(struct pool *pool, struct device *device,
 {
     uint64_t released = 0;
     for (const struct kind *const *kind = pool->kinds; *kind && released < bytes; kind++)
-        if (may_help(*kind, device, progress))
+        if ((*kind)->give_back && may_help(*kind, device, progress))
             released += (*kind)->give_back(pool, device, bytes - released);
     return released;
 }
@@ -220,7 +220,7 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
 static bool others_give_back(struct pool *pool, const struct device *wanted)
 {
     const struct device *device = registry_devices(&pool->registry);
-    if (!wanted && atomic_load_explicit(&pool->returning, memory_order_relaxed))
+    if (!wanted && atomic_load_explicit(&pool->host_returns, memory_order_relaxed))
         return true;
     for (; device; device = device->next)
         if ((!wanted || device == wanted) &&

@@ -44,16 +44,6 @@ uint64_t returnable_bytes(struct pool *pool, struct device *device)
     return sum;
 }
 
-/* Returns the bytes of pages and chunks that the driver has taken around small blocks. It frees
- * each with the last block in it. */
-static uint64_t bytes_around_blocks(struct pool *pool, struct device *device)
-{
-    uint64_t sum = 0;
-    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        sum += (*kind)->driver_has_taken ? (*kind)->driver_has_taken(pool, device) : 0;
-    return sum;
-}
-
 /* Returns the managed memory on the device, which the driver evicts to make room for other memory.
  * This is at most the device's memory that is neither free nor known to be the pool's. */
 static uint64_t managed_on_device(const struct device *device, const struct reclaim *progress,

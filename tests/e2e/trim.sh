@@ -250,6 +250,10 @@ expect "all of them" test "$(grep -c '^[0-9]* neighbour ' "$work/said")" -eq 3
 expect "with a sum" grep -q '^3 processes: 3\.0 GiB back, 1\.0 GiB still in use by the GPU$' "$work/said"
 expect "and one that is silent" grep -q "^$silent .*: no answer within 100 ms$" "$work/said"
 says "what others have stays" 0 '.*: 1\.0 GiB back' -- --device "GPU-ffff${device:0:4}" "$(cat "$work/pid.other")"
+start blank uuid=00000000 cached=1073741824
+complains "a device whose UUID nobody knows" '--device: found "GPU-00000000", and no process has memory there' \
+    --device GPU-00000000
+end blank
 complains "a device that nobody has" '--device: found "GPU-fe", and no process has memory there' --device GPU-fe
 if [ "$ALONE" = yes ]; then
     complains "a number that is no device's" '--device: found "7", and no process has memory there' --device 7

@@ -10,10 +10,10 @@
 #include "top_watch.h"
 
 enum top_column {
-    TOP_NAME,
+    TOP_NAME, /* the pid, or the bucket's size */
     TOP_RANK,
     TOP_GROUP,
-    TOP_RAN,
+    TOP_RAN, /* how long the process has used the pool */
     TOP_REQUESTS,
     TOP_HITS,
     TOP_MISSES,
@@ -24,8 +24,9 @@ enum top_column {
     TOP_COLUMNS
 };
 
-/* ORDER_PROCESS sorts processes by pid, and leaves buckets in the report's order.
- * ORDER_NAME sorts by text. The others put the largest value first. */
+/* ORDER_PROCESS sorts processes by pid, and leaves buckets in the report's order. ORDER_NAME sorts
+ * by text of struct top_row, and not by the column TOP_NAME. ORDER_MEMORY sorts by the bytes in
+ * use, cached and pending together. The other orders put the largest value first. */
 enum top_order {
     ORDER_PROCESS,
     ORDER_REQUESTS,

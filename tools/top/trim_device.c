@@ -15,7 +15,7 @@
 #define NUMBER_MOST 4
 
 /* Length of "GPU-" and "MIG-". The driver gives only the rest of a UUID. */
-#define KIND_BYTES 4
+#define PREFIX_BYTES 4
 
 static bool is_number(const char *text)
 {
@@ -26,11 +26,11 @@ static bool is_number(const char *text)
 
 static bool is_uuid(const char *text)
 {
-    if (strncmp(text, "GPU-", KIND_BYTES) != 0 && strncmp(text, "MIG-", KIND_BYTES) != 0)
+    if (strncmp(text, "GPU-", PREFIX_BYTES) != 0 && strncmp(text, "MIG-", PREFIX_BYTES) != 0)
         return false;
-    size_t digits = strspn(text + KIND_BYTES, "0123456789abcdefABCDEF-");
-    return digits > 0 && digits < REPORT_UUID_BYTES - KIND_BYTES &&
-           text[KIND_BYTES + digits] == '\0';
+    size_t digits = strspn(text + PREFIX_BYTES, "0123456789abcdefABCDEF-");
+    return digits > 0 && digits < REPORT_UUID_BYTES - PREFIX_BYTES &&
+           text[PREFIX_BYTES + digits] == '\0';
 }
 
 int trim_device_check(const char *text)
@@ -45,27 +45,34 @@ int trim_device_check(const char *text)
 /* --- the devices of all processes ---------------------------------------------------------------
  */
 
-/* The matching devices, each once. */
+/* The first two devices that match the text. A second one shows that the text is ambiguous. */
 struct search {
     const char *text;
-    char uuids[2][REPORT_UUID_BYTES]; /* of the first two */
-    unsigned count;
+    char uuids[2][REPORT_UUID_BYTES];
+    unsigned count; /* count <= 2 */
 };
 
 static void take(struct search *search, const char *uuid)
 {
-    for (unsigned i = 0; i < search->count && i < 2; i++)
+    for (unsigned i = 0; i < search->count; i++)
         if (strcmp(search->uuids[i], uuid) == 0)
             return;
     if (search->count < 2)
-        snprintf(search->uuids[search->count], REPORT_UUID_BYTES, "%s", uuid);
-    search->count++;
+        snprintf(search->uuids[search->count++], REPORT_UUID_BYTES, "%s", uuid);
 }
 
+/* Whether the driver has told the device's UUID. All zeroes stand for every device (board_trim). */
+static bool is_told(const char *uuid)
+{
+    return strpbrk(uuid, "123456789abcdef") != NULL;
+}
+
+/* Returns whether the text is the beginning of the UUID. The letters before the first dash do not
+ * count, since the pool writes "GPU-" for MIG instances too. */
 static bool begins_as(const char *uuid, const char *text)
 {
-    return is_uuid(text) && strlen(uuid) > KIND_BYTES &&
-           strncasecmp(uuid + KIND_BYTES, text + KIND_BYTES, strlen(text + KIND_BYTES)) == 0;
+    return is_uuid(text) && is_told(uuid) &&
+           strncasecmp(uuid + PREFIX_BYTES, text + PREFIX_BYTES, strlen(text + PREFIX_BYTES)) == 0;
 }
 
 /* Searches the figures, which say the number of each device in the process. */
@@ -75,11 +82,12 @@ static void search_figures(struct search *search, const struct report *report)
         const struct report_device *device = &report->devices[i];
         bool is_meant = is_number(search->text) ? strtol(search->text, NULL, 10) == device->ordinal
                                                 : begins_as(device->uuid, search->text);
-        if (is_meant && strlen(device->uuid) > KIND_BYTES)
+        if (is_meant && is_told(device->uuid))
             take(search, device->uuid);
     }
 }
 
+/* Searches the board, which has only the UUID of each device. So a number matches nothing here. */
 static void search_board(struct search *search, const struct board_process *process)
 {
     char uuid[REPORT_UUID_BYTES];
@@ -99,7 +107,7 @@ static void read_bytes(const char *uuid, unsigned char bytes[16])
     unsigned filled = 0;
 
     memset(bytes, 0, 16);
-    for (const char *c = uuid + KIND_BYTES; *c != '\0' && filled < 32; c++) {
+    for (const char *c = uuid + PREFIX_BYTES; *c != '\0' && filled < 32; c++) {
         const char *digit = strchr(digits, *c);
         if (digit == NULL)
             continue;
@@ -137,11 +145,13 @@ const unsigned char *trim_device_uuid(const struct trim_device *device)
 
 bool trim_device_is_of(const struct trim_device *device, const struct watched *watched)
 {
+    if (!device->is_one)
+        return true;
     for (unsigned i = 0; watched->on_board && i < watched->shared.device_count; i++)
         if (memcmp(watched->shared.devices[i].uuid, device->uuid, sizeof(device->uuid)) == 0)
             return true;
     for (size_t i = 0; i < watched->report->device_count; i++)
         if (strcmp(watched->report->devices[i].uuid, device->text) == 0)
             return true;
-    return !device->is_one;
+    return false;
 }

@@ -1,6 +1,6 @@
 /*
- * The outputs of a program's runs for `cudapool try`, and whether they are the same. All outputs
- * are in one unnamed file, so that any number of runs needs one descriptor.
+ * Stores the outputs of a program's runs for `cudapool try`, and compares them. All outputs are in
+ * one unnamed file, so that any number of runs needs one descriptor.
  *
  * Some lines change from run to run, for example a line that shows a time. If a line differs among
  * runs of one kind, such as runs without the pool, comparisons ignore its numbers. They also ignore
@@ -46,8 +46,9 @@ struct output_reference {
     bool *varies; /* by line */
 };
 
-/* Makes a run's output the reference. Returns 0. On failure, prints an error message and returns
- * the exit status. In both cases the caller must call output_reference_free. */
+/* Makes a run's output the reference. Maps the outputs appended so far; output_differs compares
+ * only these. Returns 0. On failure, prints an error message and returns the exit status. In both
+ * cases the caller must call output_reference_free. */
 int output_reference_make(const struct outputs *outputs, const struct output_span *output,
                           struct output_reference *reference);
 void output_reference_free(struct output_reference *reference);

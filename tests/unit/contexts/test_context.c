@@ -363,6 +363,24 @@ Test(context, a_new_context_is_usable_whatever_became_of_the_old_one)
     cr_assert_eq(allocate(MIB), block);
 }
 
+/* Only failures of its own make the pool leave it to the driver. */
+Test(context, a_new_context_starts_without_the_old_ones_failures)
+{
+    start_with_budget(0);
+    fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_SUPPORTED, 1000);
+    for (int i = 0; i < 20; i++)
+        allocate_and_release(1, MIB);
+    cr_assert_not(context_is_usable(context_find(pool, context)));
+    fake_fail(FAKE_RECORD, CUDA_SUCCESS, 0);
+    end_context(context);
+    context = another_context(0);
+    CUdeviceptr block = allocate(MIB);
+    cr_assert(context_is_usable(context_find(pool, context)));
+    fake_fail(FAKE_RECORD, CUDA_ERROR_NOT_PERMITTED, 1);
+    release(block);
+    cr_assert(context_is_usable(context_find(pool, context)));
+}
+
 /* ---- pins ---- */
 
 Test(context, a_dead_context_can_not_be_pinned)
