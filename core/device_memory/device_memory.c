@@ -6,7 +6,6 @@
 #include "core/contexts/kind.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/return_stream.h"
-#include "peaks.h"
 #include "policies.h"
 #include "release.h"
 #include "release_sums.h"

@@ -28,7 +28,6 @@
 #include "heap.h"
 #include "heap_miss.h"
 #include "ladder.h"
-#include "lost.h"
 #include "parked.h"
 #include "sums.h"
 #include "thread_cache.h"

@@ -13,7 +13,7 @@
 #include "core/driver/calls.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/miss.h"
-#include "lost.h"
+#include "driver_free.h"
 #include "parts.h"
 #include "place.h"
 #include "policies.h"

@@ -11,7 +11,7 @@
 #include "core/contexts/return_stream.h"
 #include "core/contexts/surroundings.h"
 #include "core/driver/calls.h"
-#include "core/reclaim/bound.h"
+#include "core/reclaim/kept.h"
 #include "core/reclaim/managed.h"
 #include "core/reclaim/reclaim.h"
 #include "core/reclaim/room.h"

@@ -11,7 +11,7 @@
  *      Past the budget: the oldest pending block after its fence, however long that takes. No
  *      allocation waits where the host may have to act before the fence completes (host_work.h).
  *      None waits longer than a second in which nothing becomes clean;
- *   5. a new block of the driver's (host_miss.h).
+ *   5. a new block of the driver's (host_allocate.h).
  *
  * Callers hold no lock.
  */
@@ -36,5 +36,19 @@ struct block *host_take_at_once(struct pool *pool, struct host_heap *heap, uint6
 
 /* Steps 2 to 4 above. NULL if they find no block. */
 struct block *host_take(struct pool *pool, struct host_heap *heap, uint64_t key, size_t bytes);
+
+/* ---- misses ----
+ *
+ * New blocks of pinned memory, made by the driver. Callers hold no lock.
+ */
+
+/* Makes the driver's own call for exactly what the program asks for. The pool records nothing.
+ * Where the driver is out of memory, cached memory is released and the call is made again. */
+CUresult host_ask_driver(struct pool *pool, const struct host_request *request);
+
+/* Makes a block of this key for the request. key 0: a block that the driver frees when the program
+ * does. Its context is current. */
+CUresult host_miss(struct pool *pool, struct host_heap *heap, uint64_t key,
+                   const struct host_request *request);
 
 #endif

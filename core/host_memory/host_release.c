@@ -7,7 +7,7 @@
 #include "core/contexts/housekeeping.h"
 #include "core/contexts/kind.h"
 #include "core/driver/calls.h"
-#include "core/reclaim/bound.h"
+#include "core/reclaim/kept.h"
 #include "core/reclaim/progress.h"
 #include "core/reclaim/waiting.h"
 #include "host_by_driver.h"

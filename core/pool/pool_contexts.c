@@ -17,7 +17,6 @@
 #include "core/driver/calls.h"
 #include "core/graph_memory/graph_memory.h"
 #include "core/stream_memory/mempool.h"
-#include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_table.h"
 
 void pool_context_created(struct pool *pool, CUcontext handle)

@@ -21,7 +21,7 @@
 #include "core/reclaim/reclaim.h"
 #include "core/reclaim/reserve.h"
 #include "core/stream_memory/mempool.h"
-#include "core/stream_memory/stream_find.h"
+#include "core/stream_memory/stream_table.h"
 #include "pool_current.h"
 #include "pool_stream.h"
 

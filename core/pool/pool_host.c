@@ -14,7 +14,6 @@
 #include "core/driver/calls.h"
 #include "core/host_memory/host_allocate.h"
 #include "core/host_memory/host_by_driver.h"
-#include "core/host_memory/host_miss.h"
 #include "core/host_memory/host_quick.h"
 #include "pool_current.h"
 

@@ -19,8 +19,8 @@
 #include "core/graph_memory/graph_memory.h"
 #include "core/graph_memory/graph_nodes.h"
 #include "core/reclaim/reclaim.h"
-#include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_shelf.h"
+#include "core/stream_memory/stream_table.h"
 #include "pool_host.h"
 #include "pool_stream.h"
 

@@ -8,10 +8,10 @@
 
 #include "core/housekeeper/housekeeper.h"
 #include "core/stream_memory/mempool_list.h"
-#include "core/stream_memory/stream_find.h"
 #include "core/stream_memory/stream_free.h"
 #include "core/stream_memory/stream_reserve.h"
 #include "core/stream_memory/stream_shelf.h"
+#include "core/stream_memory/stream_table.h"
 
 CUresult pool_allocate_async_at_once(struct pool *pool, CUdeviceptr *address, size_t bytes,
                                      CUmemoryPool memory_pool, CUstream handle,

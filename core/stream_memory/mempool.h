@@ -17,8 +17,8 @@
  * are that pool's. Otherwise the thread becomes a user of the record, and checks again that it
  * still is that pool's.
  *
- * mempool_list.h finds and lists the records, mempool_sums.h sums up their use, and mempool_calls.h
- * does what the program's calls on memory pools need.
+ * mempool_list.h finds and lists the records, and sums up their use. mempool_calls.h does what the
+ * program's calls on memory pools need.
  *
  * Locking: the mempool lock (struct streams) guards the list and every field for which nothing else
  * is said.
@@ -30,6 +30,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/driver/calls.h"
 #include "core/driver/cuda_abi.h"
 
 struct device;
@@ -130,5 +131,21 @@ static inline void mempool_drop(struct mempool *mempool)
 {
     atomic_fetch_sub_explicit(&mempool->users, 1, memory_order_release);
 }
+
+/* ---- asking the driver ----
+ *
+ * Queries of the driver about its memory pools. The callers hold no lock.
+ */
+
+struct pool;
+
+/* Enclose driver calls of our own. A capture of the calling thread may forbid such calls to the
+ * program; between these two they are allowed. */
+struct relaxed_mode mempool_call_begin(const struct pool *pool);
+void mempool_call_end(const struct pool *pool, struct relaxed_mode mode);
+
+/* Reads an attribute. False: the driver does not answer. */
+bool mempool_ask(struct pool *pool, CUmemoryPool handle, CUmemPool_attribute attribute,
+                 void *value);
 
 #endif

@@ -5,7 +5,6 @@
 #include "core/base/size_class.h"
 #include "core/contexts/pool_state.h"
 #include "mempool_list.h"
-#include "mempool_sums.h"
 #include "stream_ends.h"
 
 /* The driver takes device memory in chunks of this size, and keeps a chunk while any of it is used.

@@ -81,7 +81,7 @@ struct stream {
      * stream's context. */
     _Atomic uint64_t done; /* all work before the frees stamped up to here has completed. Not
                               lowered while the record serves streams of one context. Written under
-                              the lock by stream_done.c and, where another context's stream begins
+                              the lock by stream_events.c and, where another context's stream begins
                               to use the record, by stream_table.c. Relaxed: whoever acts on it
                               reads it under the lock */
     uint64_t marked;       /* each free with a stamp up to here has an operation ordered after it in
@@ -114,7 +114,7 @@ struct stream {
                                   the acquire in lock_to_become */
     uint64_t covered_bytes;    /* of pending blocks with a stamp <= covered */
     uint64_t may_be_uncovered; /* bytes that may be pending with a stamp > covered. Written by
-                                  stream_free_event.c, see uncovered_share there */
+                                  stream_order.c, see uncovered_share there */
     uint64_t unchecked_cap;    /* free bytes up to which the device's cap need not be checked.
                                   Written by stream_reserve.c */
     int64_t unchecked_bytes;   /* free bytes up to which a free checks neither the cap nor the
@@ -131,7 +131,7 @@ struct stream {
                                  16 bits, and a count of all blocks ever handed out below */
     uint64_t handed_before;   /* handed_out when the present stream began to use the record */
     uint64_t missed, adopted; /* blocks handed out that came from the driver, and from other
-                                 streams. Written by stream_miss.c */
+                                 streams. Written by stream_heap.c */
     uint64_t given_before;    /* missed + adopted when the present stream began to use the record */
     unsigned search_from;     /* its next search for a block skips so many other streams. Written by
                                  stream_search.c */

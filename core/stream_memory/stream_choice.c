@@ -2,7 +2,7 @@
 
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
-#include "stream_done.h"
+#include "stream_events.h"
 #include "stream_shelf.h"
 
 struct choice choice_any(const struct pool *pool)

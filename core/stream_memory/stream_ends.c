@@ -9,13 +9,13 @@
 #include "core/contexts/return_stream.h"
 #include "core/driver/calls.h"
 #include "stream_choice.h"
-#include "stream_done.h"
-#include "stream_find.h"
+#include "stream_events.h"
 #include "stream_merge.h"
 #include "stream_owner.h"
 #include "stream_pending.h"
 #include "stream_release.h"
 #include "stream_shelf.h"
+#include "stream_table.h"
 
 /* ---- in each stream's order ---- */
 

@@ -7,7 +7,7 @@
  * Where the driver has no memory, it gives such memory out at once, ordered after the event. It is
  * also asked about where memory is short: another stream's work keeps a fence from completing, but
  * not this event. A free records one where more than its stream's share would
- * otherwise be pending with none after it (stream_free_event.c).
+ * otherwise be pending with none after it (stream_order.c).
  *
  * An operation is a record of an event and a wait for that event, both in the stream. A record
  * alone is not enough. In a stream without work of its own, the record comes after what others
@@ -84,5 +84,22 @@ bool stream_mark(struct pool *pool, struct stream_ref ref, CUstream handle);
 struct stream_event *stream_use_marker(struct stream *stream);
 bool stream_mark_by(struct pool *pool, struct stream_event *marker, CUstream handle);
 void stream_drop_marker(struct stream *stream, struct stream_event *marker);
+
+/* ---- what is done ----
+ *
+ * Which frees on a stream are done, and what of its blocks is clean because of that. stream_order.h
+ * says how it becomes known.
+ *
+ * Locking: the caller holds the stream's lock.
+ */
+
+/* All work before the frees stamped up to here has completed: makes their blocks clean. */
+void stream_done_raise(struct stream *stream, uint64_t stamp);
+
+/* The same, with what is known of the stream's context. */
+void stream_done_apply(struct stream *stream);
+
+/* The newest stamp of what is not done; 0: everything is. */
+uint64_t stream_newest_unclean(const struct stream *stream);
 
 #endif

@@ -14,7 +14,7 @@
  *      holds up this stream.
  *   6. Memory from the driver again, after cached memory has been released
  *      (core/reclaim/reclaim.h).
- * Step 1 is in stream_shelf.h, steps 2 and 3 are in stream_search.c, the others in stream_miss.c.
+ * Step 1 is in stream_shelf.h, steps 2 and 3 are in stream_search.c, the others in stream_heap.c.
  * If another stream has taken a block of this stream, the stream's next request goes to step 4 at
  * once while the reserve has room. Otherwise streams that have one block too few between them would
  * take each other's blocks for ever. Settings and the pool's attributes can switch off steps 3 and
@@ -24,7 +24,7 @@
  * Fences and events cost more than everything else here. A free records
  *   - a fence, where other streams have lately looked for a block with a fence and found none;
  *   - an event, where more than the stream's share would otherwise be pending with none
- *     (stream_free_event.c);
+ *     (stream_order.c);
  *   - a marker, where others order the stream and no event is due (stream_events.h).
  *
  * Where caching does not pay, the driver gets the free, or all calls on the stream. The pool's
@@ -38,7 +38,7 @@
  *     (streams_served_another).
  * The pool still takes some of these, to notice when the case no longer holds. A fence that had not
  * completed is asked about again only after a pause (epoch_query). A search for a block visits only
- * streams that may have one (stream_holders.h), and at most a fixed number of those.
+ * streams that may have one (streams.h), and at most a fixed number of those.
  * Where many streams exist, work that visits all of them is done only now and then (STREAMS_MANY).
  *
  * cuMemFree of a block has no stream. The work that used the block before its last stream-ordered

@@ -9,7 +9,7 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
-#include "mempool_sums.h"
+#include "mempool_list.h"
 #include "stream_owner.h"
 #include "stream_parts.h"
 

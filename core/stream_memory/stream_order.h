@@ -38,7 +38,7 @@
  * A stream that nobody orders (created with CU_STREAM_NON_BLOCKING, no barriers) needs no
  * operation. Whatever comes before a free on it does so by operations of its own.
  *
- * stream_done.h applies what is known. stream_events.h puts operations and events into streams.
+ * stream_events.h puts operations and events into streams, and applies what is known.
  * stream_pending.h asks and waits for whole contexts and devices.
  *
  * Locking: a stream's lock guards its struct stream. It is not held across a driver call.
@@ -50,6 +50,8 @@
 #include <stdint.h>
 
 #include "core/driver/cuda_abi.h"
+#include "stream_block.h"
+#include "stream_shelf.h"
 #include "streams.h"
 
 /* ---- asking; no lock is held ---- */
@@ -58,11 +60,8 @@
  * completed. */
 bool order_ask(struct pool *pool, struct stream *stream, uint64_t stamp);
 
-/* order_request_fences: another stream looked for a block with a fence and found none, so the next
- * frees record one each. order_release_request: one of them has. Concurrent calls may lose each
- * other's changes. */
+/* Another stream looked for a block with a fence and found none: the next frees record one each. */
 void order_request_fences(struct stream *stream);
-void order_release_request(struct stream *stream);
 
 /* ---- the program's own waits; no lock is held ---- */
 
@@ -79,5 +78,48 @@ struct order_mark order_take_mark(struct pool *pool, CUstream handle);
 
 /* The wait or query succeeded. The mark has a stream. */
 void order_mark_is_over(struct order_mark mark);
+
+/* ---- what a free puts into its stream ----
+ *
+ * What a free puts into its stream and its context, and how the freed block becomes pending.
+ * stream_events.h says more of events, stream_free.h when this happens.
+ */
+
+struct stream_free_event {
+    bool fence;     /* a fence of the context, which can be asked about */
+    bool event;     /* an event, behind which memory can go to the driver before it is clean */
+    bool operation; /* an operation, since others order the stream */
+};
+
+/* Lock held. What the free of this block must put there. */
+struct stream_free_event stream_free_event_due(const struct pool *pool, struct stream *stream,
+                                               const struct stream_block *block);
+
+/* No lock held. Puts it there. False if an operation is required and cannot be made. *stamp: the
+ * free's, of an epoch with a fence or an event; 0: the stamp of the moment at which the block
+ * becomes pending. */
+bool stream_free_event_record(struct pool *pool, struct stream_ref ref, CUstream handle,
+                              struct stream_free_event due, uint64_t *stamp);
+
+/* Lock held. Makes the block pending on the shelf, with this stamp, or of now (0). Each free up to
+ * it has its operation, where the stream needs some. moved: no shelf counted the block before. */
+static inline void stream_free_make_pending(const struct pool *pool, struct shelf *shelf,
+                                            struct bucket *bucket, struct stream_block *block,
+                                            bool moved, uint64_t stamp)
+{
+    lock_must_be_held(&shelf->stream->lock);
+    struct stream *stream = shelf->stream;
+    if (moved) {
+        atomic_store_explicit(&block->shelf, shelf, memory_order_relaxed);
+        block->block.bucket = bucket;
+        shelf_count_in(shelf, bucket, block);
+    } else {
+        shelf_count_not_live(shelf, block);
+    }
+    shelf_list_bucket(pool, stream, bucket);
+    shelf_make_pending(stream, bucket, block, stamp ? stamp : shelf_stamp(stream));
+    shelf_follow_fall(shelf);
+    shelf_count_if_covered(stream, block);
+}
 
 #endif

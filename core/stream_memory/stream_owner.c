@@ -2,10 +2,10 @@
 
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
-#include "mempool_sums.h"
-#include "stream_find.h"
+#include "mempool_list.h"
 #include "stream_parts.h"
 #include "stream_shelf.h"
+#include "stream_table.h"
 #include "use.h"
 
 bool stream_block_claim(struct stream_block *block, CUdeviceptr address)

@@ -11,14 +11,14 @@
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/room.h"
 #include "mempool_list.h"
-#include "stream_done.h"
-#include "stream_find.h"
-#include "stream_free_event.h"
+#include "stream_events.h"
 #include "stream_merge.h"
+#include "stream_order.h"
 #include "stream_owner.h"
 #include "stream_parts.h"
 #include "stream_pending.h"
 #include "stream_reserve.h"
+#include "stream_table.h"
 #include "use.h"
 
 /* The result of a free. */

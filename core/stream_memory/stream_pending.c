@@ -7,7 +7,6 @@
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
-#include "stream_done.h"
 #include "stream_events.h"
 #include "stream_merge.h"
 #include "stream_release.h"

@@ -6,7 +6,7 @@
 #include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
 #include "core/housekeeper/housekeeper.h"
-#include "core/reclaim/bound.h"
+#include "core/reclaim/kept.h"
 #include "core/reclaim/managed.h"
 #include "mempool_calls.h"
 #include "stream_merge.h"

@@ -2,7 +2,7 @@
 
 #include "core/contexts/pool_state.h"
 #include "mempool.h"
-#include "stream_done.h"
+#include "stream_events.h"
 #include "stream_order.h"
 #include "stream_reserve.h"
 

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "core/figures/stats.h"
-#include "stream_done.h"
+#include "stream_events.h"
 #include "stream_shelf.h"
 #include "streams.h"
 

@@ -18,7 +18,6 @@
 #include "mempool.h"
 #include "stream.h"
 #include "stream_block.h"
-#include "stream_holders.h"
 #include "streams.h"
 
 /* A look for idle blocks reads the clock, so there is one only after this many frees. */

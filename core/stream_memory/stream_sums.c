@@ -2,7 +2,6 @@
 
 #include "core/base/numbers.h"
 #include "mempool_list.h"
-#include "mempool_sums.h"
 #include "stream_shelf.h"
 
 struct stream_bytes stream_sum(struct pool *pool, const struct device *device)

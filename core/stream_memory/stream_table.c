@@ -5,10 +5,12 @@
 
 #include "core/base/clock.h"
 #include "core/base/lines.h"
+#include "core/contexts/capture.h"
+#include "core/contexts/context.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "stream_bypass.h"
-#include "stream_done.h"
 #include "stream_events.h"
 #include "stream_shelf.h"
 
@@ -16,6 +18,14 @@
  * can be, none is looked for again for FULL_NANOSECONDS. */
 #define DISUSED_NANOSECONDS (UINT64_C(1) * 1000 * 1000 * 1000)
 #define FULL_NANOSECONDS    (UINT64_C(10) * 1000 * 1000)
+
+/* What a new record is for. */
+struct stream_name {
+    CUstream handle;
+    struct context *context;
+    uint64_t thread;
+    bool ordered_by_others;
+};
 
 /* ---- numbers ---- */
 
@@ -31,7 +41,9 @@ static uint32_t read_link(const _Atomic uint32_t *link)
     return atomic_load_explicit(link, memory_order_acquire);
 }
 
-struct stream_ref stream_table_walk(const struct streams *streams, uint64_t id)
+/* Returns the stream with this number, or none. No lock needed. The answer none is final only if
+ * the list's lock is held. */
+static struct stream_ref walk(const struct streams *streams, uint64_t id)
 {
     /* The number of steps is limited, since the chains may change during the walk. */
     uint32_t link = read_link(&streams->by_id[hash_of(id)]);
@@ -44,14 +56,15 @@ struct stream_ref stream_table_walk(const struct streams *streams, uint64_t id)
     return (struct stream_ref){NULL, 0};
 }
 
-struct stream_ref stream_table_look_up(struct streams *streams, uint64_t id)
+/* Returns the stream with this number, or none. The answer none is final. No lock held. */
+static struct stream_ref look_up(struct streams *streams, uint64_t id)
 {
     uint64_t version = atomic_load(&streams->hash_version);
-    struct stream_ref ref = stream_table_walk(streams, id);
+    struct stream_ref ref = walk(streams, id);
     if (ref.stream || (version % 2 == 0 && atomic_load(&streams->hash_version) == version))
         return ref;
     lock_take(&streams->lock, LOCK_STREAMS);
-    ref = stream_table_walk(streams, id);
+    ref = walk(streams, id);
     lock_give(&streams->lock);
     return ref;
 }
@@ -65,7 +78,7 @@ static void take_out_of_chain(struct streams *streams, unsigned index)
     _Atomic uint32_t *link = &streams->by_id[hash_of(id)];
     while (read_link(link) != index + 1)
         link = &streams->with_same_hash[read_link(link) - 1];
-    /* Sequentially consistent, like the two loads of hash_version in stream_table_look_up. */
+    /* Sequentially consistent, like the two loads of hash_version in look_up. */
     atomic_fetch_add(&streams->hash_version, 1);
     atomic_store_explicit(link, read_link(&streams->with_same_hash[index]), memory_order_release);
     atomic_fetch_add(&streams->hash_version, 1);
@@ -151,7 +164,8 @@ static struct stream *find_spare(struct streams *streams, const struct context *
     return NULL;
 }
 
-bool stream_table_is_full(const struct streams *streams)
+/* Whether it is known that no further stream can become known now. No lock needed. */
+static bool is_full(const struct streams *streams)
 {
     uint64_t until = atomic_load_explicit(&streams->full_until, memory_order_relaxed);
     return until && stream_count(streams) == STREAMS_MAX && monotonic_now() < until;
@@ -187,8 +201,11 @@ static void begin_in_another_context(struct stream *stream)
     stream->covered = stream->waited_for = 0;
 }
 
-struct stream *stream_table_begin(struct streams *streams, uint64_t id,
-                                  const struct stream_name *name, struct stream_event **discarded)
+/* The list's lock is held, and no stream has this number. Returns a record for the stream; NULL if
+ * there are too many streams, or memory is short. The record's lock is not held. Puts events before
+ * *discarded that the caller must destroy without the lock. */
+static struct stream *begin(struct streams *streams, uint64_t id, const struct stream_name *name,
+                            struct stream_event **discarded)
 {
     lock_must_be_held(&streams->lock);
     struct stream *stream = find_spare(streams, name->context);
@@ -313,4 +330,128 @@ void streams_context_died(struct pool *pool, struct context *context)
             end_with_context(streams, stream_at(streams, i), &discarded);
     lock_give(&streams->lock);
     stream_events_destroy(pool, discarded);
+}
+
+_Thread_local struct recent_streams recent_streams;
+
+/* ---- what the driver tells of a stream ---- */
+
+/* Only a created stream's flags can tell that the legacy stream and it do not order each other. */
+static bool is_ordered_by_others(struct pool *pool, CUstream handle)
+{
+    unsigned int flags = 0;
+    if (!stream_is_created(handle) || !pool->driver->cuStreamGetFlags)
+        return true;
+    enter_driver();
+    CUresult result = pool->driver->cuStreamGetFlags(handle, &flags);
+    leave_driver();
+    return result != CUDA_SUCCESS || !(flags & CU_STREAM_NON_BLOCKING);
+}
+
+struct context *stream_context_of(struct pool *pool, CUstream handle, struct context *current)
+{
+    CUcontext own = NULL;
+    if (!stream_is_created(handle) || !pool->driver->cuStreamGetCtx)
+        return current;
+    enter_driver();
+    CUresult result = pool->driver->cuStreamGetCtx(handle, &own);
+    leave_driver();
+    if (result != CUDA_SUCCESS || !own)
+        return NULL;
+    return own == current->handle ? current : context_find(pool, own);
+}
+
+/* ---- finding ---- */
+
+static void remember(const struct pool *pool, CUstream handle, struct stream_ref ref)
+{
+    uint64_t key = stream_key(handle, ref.id);
+    if (recent_streams.pool != pool)
+        memset(&recent_streams, 0, sizeof recent_streams);
+    recent_streams.pool = pool;
+    recent_streams.streams[stream_recent_place(key)] = (struct recent_stream){key, ref};
+}
+
+struct stream_ref stream_look_up(struct pool *pool, CUstream handle, uint64_t id)
+{
+    struct stream_ref ref = {NULL, 0};
+    if (id)
+        ref = look_up(streams_of(pool), id);
+    if (ref.stream)
+        remember(pool, handle, ref);
+    return ref;
+}
+
+/* Makes the stream known, unless another thread does so first. */
+static struct stream_ref make_known(struct pool *pool, uint64_t id, const struct stream_name *name)
+{
+    struct streams *streams = streams_of(pool);
+    struct stream_event *discarded = NULL;
+    lock_take(&streams->lock, LOCK_STREAMS);
+    struct stream_ref ref = walk(streams, id);
+    if (!ref.stream)
+        ref = (struct stream_ref){begin(streams, id, name, &discarded), id};
+    lock_give(&streams->lock);
+    stream_events_destroy(pool, discarded);
+    return ref;
+}
+
+/* A number that no stream of the driver's has: of the context's record, and of its present life. */
+static uint64_t number_of_plain_frees(struct context *context)
+{
+    return UINT64_C(1) << 62 | (context_generation(context) & 0x3ffff) << 44 |
+           (((uintptr_t)context >> 4) & ((UINT64_C(1) << 44) - 1));
+}
+
+struct stream_ref streams_of_plain_frees(struct pool *pool, struct context *context)
+{
+    struct stream_name name = {NULL, context, PLAIN_FREES_THREAD, true};
+    uint64_t id = number_of_plain_frees(context);
+    struct stream_ref ref = look_up(streams_of(pool), id);
+    return ref.stream ? ref : make_known(pool, id, &name);
+}
+
+static struct stream_ref find_by_number(struct pool *pool, uint64_t id, CUstream handle,
+                                        struct context *current, bool make)
+{
+    struct stream_ref ref = stream_look_up(pool, handle, id);
+    if (ref.stream || !make || is_full(streams_of(pool)) ||
+        streams_leave_to_driver(streams_of(pool)))
+        return ref;
+    struct stream_name name = {handle, stream_context_of(pool, handle, current), 0, true};
+    if (!name.context)
+        return ref;
+    if (handle == CU_STREAM_PER_THREAD)
+        name.thread = thread_id(pool);
+    name.ordered_by_others = is_ordered_by_others(pool, handle);
+    ref = make_known(pool, id, &name);
+    if (ref.stream)
+        remember(pool, handle, ref);
+    return ref;
+}
+
+struct stream_ref stream_find_slowly(struct pool *pool, CUstream handle, bool make)
+{
+    static const struct stream_ref none = {NULL, 0};
+    bool green;
+    struct context *current = context_current(pool, &green);
+    unsigned long long id = 0;
+    if (!current)
+        return none;
+    handle = stream_spelled_out(handle);
+    if (pool->driver->cuStreamGetId(handle, &id) != CUDA_SUCCESS || id == 0)
+        return none;
+    return find_by_number(pool, id, handle, current, make);
+}
+
+struct stream_ref stream_find_beside_captures(struct pool *pool, CUstream handle, bool make)
+{
+    if (!program_captures(&pool->captures))
+        return stream_find(pool, handle, make);
+    if (stream_may_be_captured(pool, handle))
+        return (struct stream_ref){NULL, 0};
+    struct relaxed_mode mode = relaxed_mode_begin(pool->driver);
+    struct stream_ref ref = stream_find(pool, handle, make);
+    relaxed_mode_end(pool->driver, mode);
+    return ref;
 }

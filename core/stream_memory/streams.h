@@ -32,7 +32,7 @@ struct stream_holders;
 #define STREAMS_MAX    1024u
 #define STREAMS_HASHES 2048u
 
-#define STREAMS_SIZES 1024u /* lists of sets of holders, by hash: stream_holders.h */
+#define STREAMS_SIZES 1024u /* lists of sets of holders, by hash: streams.h */
 
 /* At most this many buckets of all streams together. Further sizes are not cached. */
 #define STREAM_BUCKETS_MAX 131072u
@@ -56,7 +56,7 @@ struct streams {
      * ends the chain. Threads walk the chains without a lock. A thread that does not find its id
      * and sees another hash_version than before may have been led into another chain. It then looks
      * again with the list's lock. The release stores pair with the acquire loads in
-     * stream_table_walk. */
+     * walk in stream_table.c. */
     _Atomic uint32_t by_id[STREAMS_HASHES], with_same_hash[STREAMS_MAX];
     _Atomic uint64_t hash_version; /* odd while a stream is being taken out of its chain */
     /* One bit for each stream that belongs to somebody or has something pending: see
@@ -84,7 +84,7 @@ struct streams {
      * core/pool/pool_stream.c. */
     _Atomic bool in_use;
     _Atomic unsigned bucket_count; /* see STREAM_BUCKETS_MAX; stream_shelf.c */
-    _Atomic(struct stream_holders *) holders[STREAMS_SIZES]; /* by their hash; stream_holders.c */
+    _Atomic(struct stream_holders *) holders[STREAMS_SIZES]; /* by their hash; streams.c */
     /* If there are many streams, the next look for blocks to release begins here. Relaxed: any
      * place will do. stream_choice.c. */
     _Atomic unsigned released_from;
@@ -240,5 +240,80 @@ void streams_note_end_of(struct streams *streams, const struct stream *stream);
 
 /* Whether the driver is to serve a new stream. */
 bool streams_leave_to_driver(struct streams *streams);
+
+/* ---- which streams may have a block ----
+ *
+ * Which streams may have free blocks of one memory pool and size: one bit for each stream. A search
+ * for such a block visits only streams whose bit is set, however many streams there are.
+ *
+ * A stream's bit is set before its bucket gets a free block. It stays set when the bucket runs
+ * empty, until a search finds the bucket empty. So a stream that reuses what it has just freed
+ * changes nothing here. Bits are set and cleared under the stream's lock (shelf_list_bucket,
+ * shelf_unlist_if_empty) and read without any lock. A thread that knows of a free finds the bit
+ * set, and checks under the lock that a block is still there.
+ *
+ * Sets are made once and never freed. The key of a set is the memory pool's record and a size. If
+ * the record becomes that of another memory pool, its shelves and buckets do too. A set whose key
+ * is a device sums up what all streams of the device have of a size.
+ */
+
+struct stream_holders {
+    /* The release of the thread that sets a bit pairs with the acquire in stream_holders_next,
+     * after which the stream is found in the list. */
+    _Alignas(STREAM_APART) _Atomic uint64_t bits[STREAMS_MAX / 64];
+    const void *of; /* struct mempool, or struct stream_device */
+    uint64_t bytes;
+    /* Only where the key is a device: bytes of all its blocks of the size, and bytes of those that
+     * the program holds, as far as shelves have counted them. peaks: the counters that hold the
+     * peaks of all streams. Relaxed. */
+    _Atomic uint64_t reserved_bytes, live_bytes;
+    _Atomic(struct bucket_counters *) peaks;
+    struct stream_holders *next; /* of the same hash; written before this set is listed */
+};
+
+/* Returns the set of this memory pool, or device, and size, and makes it if there was none. NULL
+ * where memory is short. No lock needed. */
+struct stream_holders *stream_holders_get(struct streams *streams, const void *of, uint64_t bytes);
+
+/* stream_holders_add and stream_holders_remove: the stream's lock is held. */
+static inline void stream_holders_add(struct stream_holders *holders, const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    atomic_fetch_or_explicit(&holders->bits[stream->index / 64], UINT64_C(1) << stream->index % 64,
+                             memory_order_release);
+}
+
+static inline void stream_holders_remove(struct stream_holders *holders,
+                                         const struct stream *stream)
+{
+    lock_must_be_held(&stream->lock);
+    atomic_fetch_and_explicit(&holders->bits[stream->index / 64],
+                              ~(UINT64_C(1) << stream->index % 64), memory_order_relaxed);
+}
+
+/* The index of the first holder at or after this one; STREAMS_MAX: there is none. */
+static inline unsigned stream_holders_next(const struct stream_holders *holders, unsigned from)
+{
+    for (unsigned i = from; i < STREAMS_MAX; i = (i / 64 + 1) * 64) {
+        uint64_t bits =
+            atomic_load_explicit(&holders->bits[i / 64], memory_order_acquire) >> i % 64;
+        if (bits)
+            return i + (unsigned)__builtin_ctzll(bits);
+    }
+    return STREAMS_MAX;
+}
+
+/* The distance from place to the next holder, where indexes wrap around, if it is at_least or more.
+ * STREAMS_MAX: there is none. */
+static inline unsigned stream_holders_behind(const struct stream_holders *holders, unsigned place,
+                                             unsigned at_least)
+{
+    unsigned from = place + at_least;
+    unsigned found = from < STREAMS_MAX ? stream_holders_next(holders, from) : STREAMS_MAX;
+    if (found < STREAMS_MAX)
+        return found - place;
+    found = stream_holders_next(holders, from < STREAMS_MAX ? 0 : from - STREAMS_MAX);
+    return found < place ? found + STREAMS_MAX - place : STREAMS_MAX;
+}
 
 #endif

@@ -7,8 +7,8 @@
 #include "core/contexts/registry.h"
 #include "core/driver/calls.h"
 #include "mempool.h"
-#include "stream_find.h"
 #include "stream_shelf.h"
+#include "stream_table.h"
 
 struct use {
     struct stream_ref stream;

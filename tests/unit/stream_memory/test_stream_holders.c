@@ -1,7 +1,7 @@
 /*
  * Which streams looks for a block are led to.
  */
-#include "core/stream_memory/stream_holders.h"
+#include "core/stream_memory/streams.h"
 
 #include "core/stream_memory/stream_shelf.h"
 #include "streams_fixture.h"

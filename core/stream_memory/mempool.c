@@ -1,4 +1,4 @@
-#include "mempool_ask.h"
+#include "mempool.h"
 
 #include "core/contexts/capture.h"
 #include "core/contexts/pool_state.h"
