@@ -361,7 +361,8 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
     lock_take(&stream->lock, LOCK_STREAM);
     stream_done_apply(stream);
     uint64_t free = counter_get(&stream->free_bytes);
-    uint64_t clean = counter_get(&stream->clean_bytes), spare = counter_get(&stream->spare_bytes);
+    uint64_t clean = counter_get(&stream->clean_bytes),
+             spare = counter_get(&stream->parts.spare_bytes);
     bytes->live = counter_get(&stream->reserved_bytes) - free - spare;
     bytes->cached = clean + spare;
     bytes->pending = free - clean;

@@ -46,14 +46,68 @@ struct stream_event {
     struct stream_event *next;
 };
 
+/* The events that were recorded in frees on the stream. */
+struct stream_recorded {
+    struct stream_event *list;   /* outstanding, by ascending stamp */
+    unsigned outstanding, taken; /* how many those are, and how many a thread has taken off */
+    struct stream_event *spare;
+    struct stream_event
+        *discarded;              /* to be destroyed without the lock: nobody will use them again */
+    struct stream_event *marker; /* recorded again and again, as an operation: see stream_mark */
+};
+
+/* How much may be free before a free has to check more. */
+struct stream_unchecked {
+    uint64_t may_be_uncovered; /* bytes that may be pending with a stamp > covered. Written by
+                                  stream_order.c, see uncovered_share there */
+    uint64_t cap;  /* free bytes up to which the device's cap need not be checked. Written by
+                      stream_reserve.c */
+    int64_t bytes; /* free bytes up to which a free checks neither the cap nor the uncovered bytes.
+                      Written by stream_shelf.h */
+};
+
+/* The memory of the stream's segments (stream_parts.h) that is in no block, live or free. */
+struct stream_parts {
+    counter spare_bytes;
+    counter spare_stamp;       /* the newest stamp that a spare piece has or had */
+    struct block_list waiting; /* parts that were freed where the stream's order is not enough, the
+                                  oldest first: see stream_merge.h. Linked through LINK_HEAP */
+    counter away;              /* the number of parts in waiting. Read without the lock as a hint */
+};
+
+/* What the record has given to the program, for its present stream and for former ones. */
+struct stream_given {
+    uint64_t handed_out;      /* the generation of the last block handed out: index + 1 in the upper
+                                 16 bits, and a count of all blocks ever handed out below */
+    uint64_t handed_before;   /* handed_out when the present stream began to use the record */
+    uint64_t missed, adopted; /* blocks handed out that came from the driver, and from other
+                                 streams. Written by stream_heap.c */
+    uint64_t before;          /* missed + adopted when the present stream began */
+};
+
+/* Whether caching the stream's frees pays. */
+struct stream_bypass {
+    unsigned misses_at_bound; /* misses, nearly in a row, each of which evicted another block at
+                                 the bound of the reserve */
+    unsigned for_driver;      /* so many of the next frees are left to the driver because of that */
+    uint64_t hits_at_bound;   /* the stream's hits when misses_at_bound was last updated */
+    uint64_t missed_at_bound; /* given.missed when misses_at_bound was last updated */
+};
+
+/* Whether the stream is in use: see is_disused. */
+struct stream_seen {
+    uint64_t handed_out, at; /* given.handed_out when last seen to change, and the time of that on
+                                the monotonic clock */
+    unsigned frees_left;     /* frees_until_look then */
+};
+
 /* Each field is written by the file that its section names, unless the field names another one.
  * While the lock is held:
  *   free_bytes == clean_bytes + the bytes of pending
  *   covered_bytes == the bytes of pending with a stamp <= covered
- *   free_bytes + the bytes of live blocks that its shelves count + spare_bytes == reserved_bytes
- *   the stamps of spare pieces and of live parts <= spare_stamp
- *   id == the list's id at its index
- *   every pending block has a stamp > done
+ *   free_bytes + the bytes of live blocks that its shelves count + parts.spare_bytes ==
+ * reserved_bytes the stamps of spare pieces and of live parts <= parts.spare_stamp id == the list's
+ * id at its index every pending block has a stamp > done
  */
 struct stream {
     _Alignas(STREAM_APART) struct short_lock lock;
@@ -92,13 +146,7 @@ struct stream {
     uint64_t covered; /* each free with a stamp up to here has an event ordered after it.
                          Written by stream_shelf.c */
 
-    /* Events that were recorded in frees: written by stream_events.c. */
-    struct stream_event *events; /* outstanding, by ascending stamp */
-    unsigned outstanding, taken; /* how many those are, and how many a thread has taken off */
-    struct stream_event *spare;
-    struct stream_event
-        *discarded;              /* to be destroyed without the lock: nobody will use them again */
-    struct stream_event *marker; /* recorded again and again, as an operation: see stream_mark */
+    struct stream_recorded events;  /* written by stream_events.c */
     uint64_t waited_for, waited_at; /* stamps: a wait for the frees up to waited_for timed out
                                        when done was waited_at. Written by stream_release.c */
 
@@ -113,40 +161,16 @@ struct stream {
                                   stream. Raised under the lock; the release of each pairs with
                                   the acquire in lock_to_become */
     uint64_t covered_bytes;    /* of pending blocks with a stamp <= covered */
-    uint64_t may_be_uncovered; /* bytes that may be pending with a stamp > covered. Written by
-                                  stream_order.c, see uncovered_share there */
-    uint64_t unchecked_cap;    /* free bytes up to which the device's cap need not be checked.
-                                  Written by stream_reserve.c */
-    int64_t unchecked_bytes;   /* free bytes up to which a free checks neither the cap nor the
-                                  uncovered bytes */
-    counter spare_bytes; /* of its segments, in no block that is live or free: see stream_parts.h */
-    counter spare_stamp; /* the newest stamp that a spare piece has or had */
-    struct block_list waiting; /* parts of its segments that were freed where its order is not
-                                  enough, the oldest first: see stream_merge.h. Linked through
-                                  LINK_HEAP. Written by stream_parts.c */
-    counter away;              /* the number of parts in waiting. Read without the lock as a hint */
+    struct stream_unchecked unchecked;
+    struct stream_parts parts; /* written by stream_parts.c */
     unsigned frees_until_look; /* frees until the clock is read next */
     uint64_t now;              /* the monotonic clock, in nanoseconds, when last read */
-    uint64_t handed_out;      /* the generation of the last block handed out: index + 1 in the upper
-                                 16 bits, and a count of all blocks ever handed out below */
-    uint64_t handed_before;   /* handed_out when the present stream began to use the record */
-    uint64_t missed, adopted; /* blocks handed out that came from the driver, and from other
-                                 streams. Written by stream_heap.c */
-    uint64_t given_before;    /* missed + adopted when the present stream began to use the record */
-    unsigned search_from;     /* its next search for a block skips so many other streams. Written by
-                                 stream_search.c */
+    struct stream_given given;
+    unsigned search_from; /* its next search for a block skips so many other streams. Written by
+                             stream_search.c */
 
-    /* Whether caching its frees pays: written by stream_bypass.c. */
-    unsigned misses_at_bound; /* misses, nearly in a row, each of which evicted another block at
-                                 the bound of the reserve */
-    unsigned for_driver;      /* so many of the next frees are left to the driver because of that */
-    uint64_t hits_at_bound;   /* the stream's hits when misses_at_bound was last updated */
-    uint64_t missed_at_bound; /* missed when misses_at_bound was last updated */
-
-    /* Whether it is in use: written by stream_table.c, see is_disused. */
-    uint64_t seen_handed_out, seen_at; /* handed_out when last seen to change, and the time of that
-                                          on the monotonic clock */
-    unsigned seen_frees_left;          /* frees_until_look then */
+    struct stream_bypass bypass; /* written by stream_bypass.c */
+    struct stream_seen seen;     /* written by stream_table.c */
 };
 
 /* No thread has this id. The record stands for all of its context's streams:
@@ -177,7 +201,7 @@ static inline uint64_t stream_done(const struct stream *stream)
 /* Whether spare memory of the stream is not known to be clean. No lock needed. */
 static inline bool stream_has_unclean_spare(const struct stream *stream)
 {
-    return counter_get(&stream->spare_stamp) > stream_done(stream);
+    return counter_get(&stream->parts.spare_stamp) > stream_done(stream);
 }
 
 /* Whether anything on the stream seems not to be clean. No lock needed: the answer may be a moment
@@ -185,7 +209,7 @@ static inline bool stream_has_unclean_spare(const struct stream *stream)
 static inline bool stream_seems_unclean(const struct stream *stream)
 {
     return counter_get(&stream->free_bytes) != counter_get(&stream->clean_bytes) ||
-           stream_has_unclean_spare(stream) || counter_get(&stream->away) != 0;
+           stream_has_unclean_spare(stream) || counter_get(&stream->parts.away) != 0;
 }
 
 /* stream_block_is_detached: a block has left the stream's shelves; the caller holds the lock.

@@ -55,28 +55,28 @@ bool bypass_is_too_far_behind(struct stream *stream, const struct stream_block *
 void bypass_note_at_bound(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    uint64_t hits = stream->handed_out - stream->missed - stream->hits_at_bound;
-    bool few = hits < FEW_HITS || hits < stream->missed - stream->missed_at_bound;
-    stream->misses_at_bound = few ? stream->misses_at_bound + 1 : 0;
-    stream->hits_at_bound += hits;
-    stream->missed_at_bound = stream->missed;
-    unsigned more = stream->misses_at_bound - MISSES_AT_BOUND;
-    if (stream->misses_at_bound >= MISSES_AT_BOUND)
-        stream->for_driver = FREES_FOR_DRIVER << (more < 2 ? 2 * more : 4);
+    uint64_t hits = stream->given.handed_out - stream->given.missed - stream->bypass.hits_at_bound;
+    bool few = hits < FEW_HITS || hits < stream->given.missed - stream->bypass.missed_at_bound;
+    stream->bypass.misses_at_bound = few ? stream->bypass.misses_at_bound + 1 : 0;
+    stream->bypass.hits_at_bound += hits;
+    stream->bypass.missed_at_bound = stream->given.missed;
+    unsigned more = stream->bypass.misses_at_bound - MISSES_AT_BOUND;
+    if (stream->bypass.misses_at_bound >= MISSES_AT_BOUND)
+        stream->bypass.for_driver = FREES_FOR_DRIVER << (more < 2 ? 2 * more : 4);
     lock_give(&stream->lock);
 }
 
 bool bypass_is_for_driver(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    if (stream->for_driver == 0)
+    if (stream->bypass.for_driver == 0)
         return false;
-    stream->for_driver--;
+    stream->bypass.for_driver--;
     return true;
 }
 
 void bypass_has_new_owner(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    stream->misses_at_bound = stream->for_driver = 0;
+    stream->bypass.misses_at_bound = stream->bypass.for_driver = 0;
 }

@@ -41,7 +41,7 @@ bool stream_cut_for(const struct search *search, struct shelf *shelf, struct buc
 static uint64_t oldest_stamp(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    uint64_t spare = counter_get(&stream->spare_stamp);
+    uint64_t spare = counter_get(&stream->parts.spare_stamp);
     uint64_t stamp = stream->pending.first ? counter_get(&stream->pending.first->epoch) : 0;
     if (!stamp && spare > stream_done(stream))
         stamp = spare;

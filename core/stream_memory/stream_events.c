@@ -28,16 +28,16 @@ static struct stream_event *pop(struct stream_event **chain)
 static void discard(struct stream *stream, struct stream_event *event)
 {
     lock_must_be_held(&stream->lock);
-    push(&stream->discarded, event);
+    push(&stream->events.discarded, event);
 }
 
 /* Events with stamps that are done are spare. */
 static void retire(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    while (stream->events && stream->events->stamp <= stream_done(stream)) {
-        push(&stream->spare, pop(&stream->events));
-        stream->outstanding--;
+    while (stream->events.list && stream->events.list->stamp <= stream_done(stream)) {
+        push(&stream->events.spare, pop(&stream->events.list));
+        stream->events.outstanding--;
     }
 }
 
@@ -45,13 +45,13 @@ struct stream_event *stream_events_take(struct stream *stream, uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
     retire(stream);
-    struct stream_event **link = &stream->events;
+    struct stream_event **link = &stream->events.list;
     while (*link && (*link)->stamp < stamp)
         link = &(*link)->next;
     if (!*link)
         return NULL;
-    stream->outstanding--;
-    stream->taken++;
+    stream->events.outstanding--;
+    stream->events.taken++;
     return pop(link);
 }
 
@@ -60,7 +60,7 @@ uint64_t stream_events_newest(struct stream *stream)
     lock_must_be_held(&stream->lock);
     retire(stream);
     uint64_t newest = 0;
-    for (const struct stream_event *event = stream->events; event; event = event->next)
+    for (const struct stream_event *event = stream->events.list; event; event = event->next)
         newest = event->stamp;
     return newest;
 }
@@ -79,32 +79,32 @@ static void list(struct stream *stream, struct stream_event *event)
         discard(stream, event);
         return;
     }
-    struct stream_event **link = &stream->events;
+    struct stream_event **link = &stream->events.list;
     while (*link && (*link)->stamp < event->stamp)
         link = &(*link)->next;
     push(link, event);
-    stream->outstanding++;
+    stream->events.outstanding++;
     retire(stream);
 }
 
 void stream_events_put(struct stream *stream, struct stream_event *event)
 {
     lock_must_be_held(&stream->lock);
-    stream->taken--;
+    stream->events.taken--;
     list(stream, event);
 }
 
 bool stream_events_may_tell(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    return stream_events_newest(stream) != 0 || stream->taken != 0;
+    return stream_events_newest(stream) != 0 || stream->events.taken != 0;
 }
 
 void stream_events_take_discarded(struct stream *stream, struct stream_event **chain)
 {
     lock_must_be_held(&stream->lock);
-    while (stream->discarded)
-        push(chain, pop(&stream->discarded));
+    while (stream->events.discarded)
+        push(chain, pop(&stream->events.discarded));
 }
 
 void stream_events_destroy(struct pool *pool, struct stream_event *events)
@@ -119,14 +119,14 @@ void stream_events_destroy(struct pool *pool, struct stream_event *events)
 void stream_events_drop_all(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    if (stream->marker && stream->marker->users == 0)
-        discard(stream, stream->marker);
-    stream->marker = NULL;
-    while (stream->events)
-        discard(stream, pop(&stream->events));
-    while (stream->spare)
-        discard(stream, pop(&stream->spare));
-    stream->outstanding = 0;
+    if (stream->events.marker && stream->events.marker->users == 0)
+        discard(stream, stream->events.marker);
+    stream->events.marker = NULL;
+    while (stream->events.list)
+        discard(stream, pop(&stream->events.list));
+    while (stream->events.spare)
+        discard(stream, pop(&stream->events.spare));
+    stream->events.outstanding = 0;
 }
 
 /* ---- asking ---- */
@@ -143,7 +143,7 @@ CUresult stream_events_ask(struct pool *pool, struct stream *stream, uint64_t st
 {
     lock_take(&stream->lock, LOCK_STREAM);
     struct stream_event *event = stream_events_take(stream, stamp);
-    bool taken = stream->taken != 0;
+    bool taken = stream->events.taken != 0;
     lock_give(&stream->lock);
     if (!event)
         return taken ? CUDA_ERROR_NOT_READY : CUDA_ERROR_INVALID_HANDLE;
@@ -230,10 +230,10 @@ static struct stream_event *take_spare(struct stream *stream, bool *make)
     lock_must_be_held(&stream->lock);
     retire(stream);
     *make = false;
-    if (stream->outstanding >= STREAM_EVENTS_MAX)
+    if (stream->events.outstanding >= STREAM_EVENTS_MAX)
         return NULL;
-    while (stream->spare) {
-        struct stream_event *event = pop(&stream->spare);
+    while (stream->events.spare) {
+        struct stream_event *event = pop(&stream->events.spare);
         if (is_of(stream, event))
             return event;
         discard(stream, event);
@@ -252,10 +252,10 @@ static void ask_about_older_ones(struct pool *pool, struct stream *stream)
     uint64_t stamp = 0;
     lock_take(&stream->lock, LOCK_STREAM);
     retire(stream);
-    const struct stream_event *event = stream->events;
-    for (unsigned i = 1; stream->outstanding >= EVENTS_TO_ASK && i < EVENTS_ASKED; i++)
+    const struct stream_event *event = stream->events.list;
+    for (unsigned i = 1; stream->events.outstanding >= EVENTS_TO_ASK && i < EVENTS_ASKED; i++)
         event = event->next;
-    if (stream->outstanding >= EVENTS_TO_ASK)
+    if (stream->events.outstanding >= EVENTS_TO_ASK)
         stamp = event->stamp;
     lock_give(&stream->lock);
     if (stamp)
@@ -292,9 +292,9 @@ bool stream_event_record(struct pool *pool, struct stream_ref ref, CUstream hand
 struct stream_event *stream_use_marker(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    if (stream->marker)
-        stream->marker->users++;
-    return stream->marker;
+    if (stream->events.marker)
+        stream->events.marker->users++;
+    return stream->events.marker;
 }
 
 bool stream_mark_by(struct pool *pool, struct stream_event *marker, CUstream handle)
@@ -307,9 +307,9 @@ void stream_drop_marker(struct stream *stream, struct stream_event *marker)
 {
     lock_must_be_held(&stream->lock);
     marker->users--;
-    if (!stream->marker && is_of(stream, marker))
-        stream->marker = marker;
-    else if (marker != stream->marker && marker->users == 0)
+    if (!stream->events.marker && is_of(stream, marker))
+        stream->events.marker = marker;
+    else if (marker != stream->events.marker && marker->users == 0)
         discard(stream, marker);
 }
 
@@ -356,6 +356,6 @@ uint64_t stream_newest_unclean(const struct stream *stream)
     lock_must_be_held(&stream->lock);
     const struct block *last = stream->pending.last;
     uint64_t newest =
-        larger_of(last ? counter_get(&last->epoch) : 0, counter_get(&stream->spare_stamp));
-    return newest > stream_done(stream) || counter_get(&stream->away) ? newest : 0;
+        larger_of(last ? counter_get(&last->epoch) : 0, counter_get(&stream->parts.spare_stamp));
+    return newest > stream_done(stream) || counter_get(&stream->parts.away) ? newest : 0;
 }

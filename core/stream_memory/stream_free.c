@@ -120,8 +120,8 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
 static bool needs_only_a_marker(const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    return stream->marker && stream->ordered_by_others && !shelf_launches_early(stream) &&
-           stream->frees_until_look != 0 && stream->for_driver == 0 &&
+    return stream->events.marker && stream->ordered_by_others && !shelf_launches_early(stream) &&
+           stream->frees_until_look != 0 && stream->bypass.for_driver == 0 &&
            !device_is_short(stream->device);
 }
 
@@ -170,9 +170,9 @@ static bool last_free_is_over(const struct stream_block *block)
     struct stream *stream = shelf_of(block)->stream;
     lock_take(&stream->lock, LOCK_STREAM);
     stream_done_apply(stream);
-    bool own =
-        atomic_load_explicit(&block->generation, memory_order_relaxed) > stream->handed_before ||
-        counter_get(&block->block.epoch) == 0;
+    bool own = atomic_load_explicit(&block->generation, memory_order_relaxed) >
+                   stream->given.handed_before ||
+               counter_get(&block->block.epoch) == 0;
     bool over = own && counter_get(&block->block.epoch) <= stream_done(stream);
     lock_give(&stream->lock);
     return over;

@@ -229,7 +229,7 @@ static CUresult finish_miss(struct miss *miss, struct shelf *shelf, struct bucke
     struct stream_block *block = may_record ? record_block(miss, shelf, of_block) : NULL;
     if (block) {
         struct bucket *of_part = bucket;
-        shelf->stream->missed++;
+        shelf->stream->given.missed++;
         if (of_block != bucket)
             block = stream_cut_new(shelf, block, &of_part);
         *miss->address = shelf_hand_out(shelf, of_part, block, miss->requested);
@@ -261,7 +261,7 @@ static CUdeviceptr stream_adopt(const struct search *search, struct shelf *shelf
         block = stream_cut_new(shelf, block, &bucket);
     thread_count_wait(bucket->counters);
     CUdeviceptr address = shelf_hand_out_hit(shelf, bucket, block, bytes, hit);
-    stream->adopted++;
+    stream->given.adopted++;
     lock_give(&stream->lock);
     stream_block_has_a_place(former);
     return address;

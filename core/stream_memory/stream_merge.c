@@ -164,7 +164,7 @@ static void take_waiting_parts(struct stream *stream, const struct context *cont
                                struct parts *parts)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    struct block *b = stream->context == context ? stream->waiting.first : NULL;
+    struct block *b = stream->context == context ? stream->parts.waiting.first : NULL;
     for (struct block *next; b; b = next) {
         struct stream_block *part = stream_block_of(b);
         next = b->links[LINK_HEAP].next;
@@ -240,7 +240,7 @@ static bool is_of(const struct stream *stream, const struct device *device)
 bool stream_merge_has_waiting(const struct streams *streams, const struct device *device)
 {
     for (unsigned i = 0; streams && i < stream_count(streams); i++)
-        if (counter_get(&stream_at(streams, i)->away) != 0 && is_of(stream_at(streams, i), device))
+        if (counter_get(&stream_at(streams, i)->parts.away) != 0 && is_of(stream_at(streams, i), device))
             return true;
     return false;
 }
@@ -267,7 +267,7 @@ static bool visit(const struct stream *stream, const struct context *ending,
 static struct stream_block *take_oldest(struct stream *stream)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    struct block *oldest = stream->waiting.first;
+    struct block *oldest = stream->parts.waiting.first;
     if (oldest)
         stream_parts_end_to_wait(stream, stream_block_of(oldest));
     lock_give(&stream->lock);
@@ -277,7 +277,7 @@ static struct stream_block *take_oldest(struct stream *stream)
 static void look_at_waiting(struct pool *pool, struct stream *stream, const struct context *ending)
 {
     bool all = ending || device_is_short(stream->device);
-    uint64_t count = counter_get(&stream->away);
+    uint64_t count = counter_get(&stream->parts.away);
     for (unsigned in_vain = 0; count && (all || in_vain < ASKED_IN_VAIN); count--) {
         struct stream_block *part = take_oldest(stream);
         if (!part)
@@ -312,7 +312,7 @@ void stream_merge_all(struct pool *pool, const struct device *device, const stru
     atomic_fetch_add_explicit(&streams->merging, 1, memory_order_relaxed);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        if (counter_get(&stream->away) != 0 && is_of(stream, device))
+        if (counter_get(&stream->parts.away) != 0 && is_of(stream, device))
             merge_of_stream(pool, stream, ending);
     }
     atomic_fetch_sub_explicit(&streams->merging, 1, memory_order_release);

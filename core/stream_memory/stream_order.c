@@ -144,8 +144,9 @@ struct stream_free_event stream_free_event_due(const struct pool *pool, struct s
 {
     lock_must_be_held(&stream->lock);
     uint64_t pending = counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes);
-    stream->may_be_uncovered = uncovered_share(pool, stream, block->mempool);
-    bool much = pending - stream->covered_bytes + block->block.bytes > stream->may_be_uncovered;
+    stream->unchecked.may_be_uncovered = uncovered_share(pool, stream, block->mempool);
+    bool much =
+        pending - stream->covered_bytes + block->block.bytes > stream->unchecked.may_be_uncovered;
     bool asked = shelf_fences_are_requested(stream) || shelf_launches_early(stream);
     return (struct stream_free_event){asked, much, stream->ordered_by_others};
 }

@@ -15,7 +15,7 @@ static void count_spare(struct shelf *shelf, uint64_t bytes)
     struct stream *stream = shelf->stream;
     struct bucket_counters *counters = shelf->unkept.bucket.counters;
     lock_must_be_held(&stream->lock);
-    counter_add(&stream->spare_bytes, bytes);
+    counter_add(&stream->parts.spare_bytes, bytes);
     counter_add(&stream->reserved_bytes, bytes);
     shelf_raise_reserved(&shelf->unkept.bucket, bytes);
     counter_add(&counters->reserved_bytes, bytes);
@@ -36,7 +36,7 @@ static void count_no_longer_spare(struct shelf *shelf, uint64_t bytes)
     atomic_fetch_sub_explicit(&shelf->unkept.of_device->reserved_bytes, bytes,
                               memory_order_relaxed);
     counter_subtract(&stream->reserved_bytes, bytes);
-    counter_subtract(&stream->spare_bytes, bytes);
+    counter_subtract(&stream->parts.spare_bytes, bytes);
 }
 
 static void count_segment(const struct shelf *shelf, uint64_t bytes)
@@ -65,7 +65,7 @@ static struct stream_block *cut_out(struct shelf *shelf, struct block *from, str
     if (whole)
         count_segment(shelf, bytes);
     counter_add_shared(&counters_of(shelf)->cuts, 1);
-    counter_raise_to(&shelf->stream->spare_stamp, counter_get(&part->epoch));
+    counter_raise_to(&shelf->stream->parts.spare_stamp, counter_get(&part->epoch));
     count_no_longer_spare(shelf, part->bytes);
     part->bucket = bucket;
     struct stream_block *block = stream_block_of(part);
@@ -165,7 +165,7 @@ static struct stream_block *make_spare(struct shelf *home, struct stream_block *
     part->block.bucket = &home->unkept.bucket;
     part->block.freed_at = stream->now;
     counter_set(&part->block.epoch, stamp);
-    counter_raise_to(&stream->spare_stamp, stamp);
+    counter_raise_to(&stream->parts.spare_stamp, stamp);
     count_spare(home, part->block.bytes);
     struct block *merged = segments_merge(&home->segments, &part->block);
     return merged ? stream_block_of(merged) : NULL;
@@ -234,16 +234,16 @@ void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part)
     block_set_state(&part->block, BLOCK_LEAVING);
     count_spare(home, part->block.bytes);
     if (!part->event)
-        counter_raise_to(&home->stream->spare_stamp, counter_get(&part->block.epoch));
-    block_list_append(&home->stream->waiting, &part->block, LINK_HEAP);
-    counter_add(&home->stream->away, 1);
+        counter_raise_to(&home->stream->parts.spare_stamp, counter_get(&part->block.epoch));
+    block_list_append(&home->stream->parts.waiting, &part->block, LINK_HEAP);
+    counter_add(&home->stream->parts.away, 1);
 }
 
 void stream_parts_end_to_wait(struct stream *stream, struct stream_block *part)
 {
     lock_must_be_held(&stream->lock);
-    block_list_remove(&stream->waiting, &part->block, LINK_HEAP);
-    counter_subtract(&stream->away, 1);
+    block_list_remove(&stream->parts.waiting, &part->block, LINK_HEAP);
+    counter_subtract(&stream->parts.away, 1);
     count_no_longer_spare(shelf_of(part), part->block.bytes);
 }
 

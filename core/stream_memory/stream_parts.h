@@ -18,7 +18,7 @@
  * Spare bytes count as reserved, free and clean in the figures of sizes that are not cached. They
  * do not count in a stream's free bytes: caps do not apply, because spare memory can't be released.
  *
- *   stream->spare_bytes = bytes of all BLOCK_SPARE records of its shelves' segments
+ *   stream->parts.spare_bytes = bytes of all BLOCK_SPARE records of its shelves' segments
  *                         + bytes of the parts that wait (stream_merge.h)
  *
  * Parts outlive their stream and their context, as all stream-ordered memory does. Spare memory of

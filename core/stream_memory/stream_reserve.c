@@ -42,7 +42,7 @@ bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
     bool fits = kept <= cap;
     lock_take(&stream->lock, LOCK_STREAM);
-    stream->unchecked_cap =
+    stream->unchecked.cap =
         counter_get(&stream->free_bytes) + (fits ? bytes : 0) + (kept <= cap / 2 ? share : 0);
     shelf_set_unchecked(stream);
     bool full = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream == stream &&
@@ -208,7 +208,7 @@ bool stream_reserve_watch(struct pool *pool)
         struct stream *stream = stream_at(streams, i);
         lock_take(&stream->lock, LOCK_STREAM);
         stream->frees_until_look = 0;
-        any |= counter_get(&stream->free_bytes) != 0 || counter_get(&stream->away) != 0;
+        any |= counter_get(&stream->free_bytes) != 0 || counter_get(&stream->parts.away) != 0;
         lock_give(&stream->lock);
     }
     return any || (streams && !empty_drivers_pools(pool));

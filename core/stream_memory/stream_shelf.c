@@ -189,15 +189,15 @@ struct bucket *shelf_look_up_bucket(struct shelf *shelf, uint64_t bytes)
 
 void shelf_begin(struct stream *stream)
 {
-    stream->handed_out = (uint64_t)(stream->index + 1) << 48;
+    stream->given.handed_out = (uint64_t)(stream->index + 1) << 48;
 }
 
 void shelf_has_new_owner(struct stream *stream, uint64_t now)
 {
     lock_must_be_held(&stream->lock);
     stream->now = now;
-    stream->handed_before = stream->handed_out;
-    stream->given_before = stream->missed + stream->adopted;
+    stream->given.handed_before = stream->given.handed_out;
+    stream->given.before = stream->given.missed + stream->given.adopted;
     struct shelf *shelf = atomic_load_explicit(&stream->shelves, memory_order_relaxed);
     for (; shelf; shelf = shelf->next)
         for (struct bucket *b = shelf->buckets.first; b; b = b->next)

@@ -248,17 +248,17 @@ static inline void shelf_add_free(struct stream *stream, struct bucket *bucket, 
 static inline void shelf_set_unchecked(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    uint64_t covered =
-        counter_get(&stream->clean_bytes) + stream->covered_bytes + stream->may_be_uncovered;
-    stream->unchecked_bytes = (int64_t)smaller_of(covered, stream->unchecked_cap);
+    uint64_t covered = counter_get(&stream->clean_bytes) + stream->covered_bytes +
+                       stream->unchecked.may_be_uncovered;
+    stream->unchecked.bytes = (int64_t)smaller_of(covered, stream->unchecked.cap);
 }
 
 /* No event could be recorded in a free. Raises the limit, so that not each free tries again. */
 static inline void shelf_put_off_check(struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    stream->unchecked_bytes =
-        (int64_t)(counter_get(&stream->free_bytes) + stream->may_be_uncovered);
+    stream->unchecked.bytes =
+        (int64_t)(counter_get(&stream->free_bytes) + stream->unchecked.may_be_uncovered);
 }
 
 /* Whether an event stands for the free of this pending block. */
@@ -285,11 +285,11 @@ static inline void shelf_take(struct stream *stream, struct bucket *bucket,
         block_list_remove(&bucket->clean, &block->block, LINK_BUCKET);
         counter_subtract(&bucket->counters->clean_bytes, bytes);
         counter_subtract(&stream->clean_bytes, bytes);
-        stream->unchecked_bytes -= (int64_t)bytes;
+        stream->unchecked.bytes -= (int64_t)bytes;
     } else {
         if (shelf_is_covered(stream, &block->block)) {
             stream->covered_bytes -= bytes;
-            stream->unchecked_bytes -= (int64_t)bytes;
+            stream->unchecked.bytes -= (int64_t)bytes;
         }
         block_list_remove(&bucket->pending, &block->block, LINK_BUCKET);
         block_list_remove(&stream->pending, &block->block, LINK_HEAP);
@@ -311,7 +311,7 @@ static inline void shelf_take_own(struct stream *stream, struct bucket *bucket,
     uint64_t bytes = block->block.bytes;
     if (shelf_is_covered(stream, &block->block)) {
         stream->covered_bytes -= bytes;
-        stream->unchecked_bytes -= (int64_t)bytes;
+        stream->unchecked.bytes -= (int64_t)bytes;
     }
     block_list_remove_last(&bucket->pending, &block->block, LINK_BUCKET);
     block_list_remove(&stream->pending, &block->block, LINK_HEAP);
@@ -370,7 +370,7 @@ static inline CUdeviceptr shelf_hand_out(struct shelf *shelf, struct bucket *buc
     block_set(&block->block, address, BLOCK_LIVE);
     atomic_store_explicit(&block->asked, bytes, memory_order_relaxed);
     shelf_count_live(shelf, bucket, bytes);
-    atomic_store_explicit(&block->generation, ++stream->handed_out, memory_order_relaxed);
+    atomic_store_explicit(&block->generation, ++stream->given.handed_out, memory_order_relaxed);
     atomic_store_explicit(&block->held_at, address, memory_order_release);
     return address;
 }
@@ -465,7 +465,7 @@ static inline bool shelf_has_room(struct bucket *bucket)
 static inline bool shelf_is_within_cap(const struct stream *stream,
                                        const struct stream_block *block)
 {
-    return counter_get(&stream->free_bytes) + block->block.bytes <= stream->unchecked_cap;
+    return counter_get(&stream->free_bytes) + block->block.bytes <= stream->unchecked.cap;
 }
 
 /* Whether the block is within the cap, and few enough pending bytes have no event. */
@@ -473,7 +473,7 @@ static inline bool shelf_needs_no_check(const struct stream *stream,
                                         const struct stream_block *block)
 {
     return (int64_t)(counter_get(&stream->free_bytes) + block->block.bytes) <=
-           stream->unchecked_bytes;
+           stream->unchecked.bytes;
 }
 
 /* Whether another stream has lately looked for a block with a fence and found none. */

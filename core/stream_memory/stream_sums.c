@@ -15,7 +15,7 @@ struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
         uint64_t free = counter_get(&stream->free_bytes), clean = counter_get(&stream->clean_bytes);
         uint64_t reserved = counter_get(&stream->reserved_bytes);
         /* Other threads may change the counters meanwhile, so rest_of stops at 0. */
-        uint64_t spare = counter_get(&stream->spare_bytes);
+        uint64_t spare = counter_get(&stream->parts.spare_bytes);
         sum.live += rest_of(reserved, free + spare);
         sum.spare += spare;
         sum.cached += clean;

@@ -122,10 +122,10 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
     bool same = stream->context == context && stream->generation == context_generation(context);
     stream_done_apply(stream);
     bool idle = stream_newest_unclean(stream) == 0;
-    bool may =
-        stream->device == context->device && idle &&
-        atomic_load_explicit(&stream->detached, memory_order_acquire) == 0 &&
-        (same || (counter_get(&stream->free_bytes) == 0 && counter_get(&stream->spare_bytes) == 0));
+    bool may = stream->device == context->device && idle &&
+               atomic_load_explicit(&stream->detached, memory_order_acquire) == 0 &&
+               (same || (counter_get(&stream->free_bytes) == 0 &&
+                         counter_get(&stream->parts.spare_bytes) == 0));
     if (!may)
         lock_give(&stream->lock);
     return may;
@@ -136,13 +136,13 @@ static bool lock_to_become(struct stream *stream, const struct context *context)
 static bool is_disused(struct stream *stream, uint64_t now)
 {
     lock_take(&stream->lock, LOCK_STREAM);
-    if (stream->seen_handed_out != stream->handed_out ||
-        stream->seen_frees_left != stream->frees_until_look) {
-        stream->seen_handed_out = stream->handed_out;
-        stream->seen_frees_left = stream->frees_until_look;
-        stream->seen_at = now;
+    if (stream->seen.handed_out != stream->given.handed_out ||
+        stream->seen.frees_left != stream->frees_until_look) {
+        stream->seen.handed_out = stream->given.handed_out;
+        stream->seen.frees_left = stream->frees_until_look;
+        stream->seen.at = now;
     }
-    bool disused = now - stream->seen_at >= DISUSED_NANOSECONDS;
+    bool disused = now - stream->seen.at >= DISUSED_NANOSECONDS;
     lock_give(&stream->lock);
     return disused;
 }
@@ -197,7 +197,7 @@ static void begin_in_another_context(struct stream *stream)
     lock_must_be_held(&stream->lock);
     stream_events_drop_all(stream);
     atomic_store_explicit(&stream->done, 0, memory_order_relaxed);
-    counter_set(&stream->spare_stamp, 0);
+    counter_set(&stream->parts.spare_stamp, 0);
     stream->covered = stream->waited_for = 0;
 }
 

@@ -94,8 +94,8 @@ void streams_served_another(struct streams *streams)
 void streams_note_end_of(struct streams *streams, const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
-    uint64_t blocks = stream->handed_out - stream->handed_before;
-    if (blocks > stream->missed + stream->adopted - stream->given_before)
+    uint64_t blocks = stream->given.handed_out - stream->given.handed_before;
+    if (blocks > stream->given.missed + stream->given.adopted - stream->given.before)
         streams_served_another(streams);
     else if (stream->pending.first)
         count_short_lived(streams, true);

@@ -113,7 +113,8 @@ static struct use allocation_of(struct pool *pool, const struct stream_block *bl
 {
     struct use use = use_on((struct stream_ref){stream, stream_id(streams_of(pool), stream)});
     lock_take(&stream->lock, LOCK_STREAM);
-    if (atomic_load_explicit(&block->generation, memory_order_relaxed) <= stream->handed_before)
+    if (atomic_load_explicit(&block->generation, memory_order_relaxed) <=
+        stream->given.handed_before)
         use.stream.id = 0;
     lock_give(&stream->lock);
     use.context = block->context;

@@ -166,14 +166,14 @@ Test(stream, events_of_a_former_owner_are_destroyed)
     CUdeviceptr block = take_on(one, MIB);
     fake_stream_works(one);
     let_memory_be_short(true);
-    stream_called(one)->unchecked_bytes = 0;
+    stream_called(one)->unchecked.bytes = 0;
     free_on(one, block);
     synchronise_stream(one);
     pool_trim(pool);
     struct stream *former = stream_called(one);
     lock_take(&former->lock, LOCK_STREAM);
     stream_done_apply(former);
-    cr_assert_not_null(former->events);
+    cr_assert_not_null(former->events.list);
     stream_events_drop_all(former);
     struct stream_event *discarded = NULL;
     stream_events_take_discarded(former, &discarded);

@@ -256,7 +256,7 @@ Test(stream_marker, one_is_enough)
     cr_assert_eq(fake_calls(FAKE_EVENT_DESTROY), 1);
     leave_pending(NULL, 2 * MIB);
     cr_assert_eq(fake_calls(FAKE_EVENT_CREATE), 3);
-    cr_assert_eq(stream_called(NULL)->marker->users, 0);
+    cr_assert_eq(stream_called(NULL)->events.marker->users, 0);
 }
 
 /* One that has none must wait, whichever is the newer. */
@@ -353,7 +353,7 @@ static void check_sums(const struct stream *stream)
     cr_assert_eq(covered, stream->covered_bytes);
     cr_assert_eq(pending, counter_get(&stream->free_bytes) - counter_get(&stream->clean_bytes));
     cr_assert_leq(stream->marked, epoch_current(&stream->context->epochs));
-    cr_assert_leq(stream->unchecked_bytes, (int64_t)stream->unchecked_cap);
+    cr_assert_leq(stream->unchecked.bytes, (int64_t)stream->unchecked.cap);
 }
 
 /* A step of a random program, on two streams and the legacy one. */
@@ -421,7 +421,7 @@ static void start_with_marker(void)
     pool_barrier_coming(pool, NULL);
     leave_pending(one, 4 * MIB);
     leave_pending(one, MIB);
-    cr_assert_not_null(stream_called(one)->marker);
+    cr_assert_not_null(stream_called(one)->events.marker);
 }
 
 static CUresult not_marked_at_once(CUdeviceptr address, CUstream stream)
@@ -495,9 +495,9 @@ Test(stream_marker, where_memory_is_short_each_free_records_an_event)
     start_with_marker();
     CUdeviceptr block = take_on(one, MIB);
     let_memory_be_short(true);
-    cr_assert_null(stream_called(one)->events);
+    cr_assert_null(stream_called(one)->events.list);
     free_on(one, block);
-    cr_assert_not_null(stream_called(one)->events);
+    cr_assert_not_null(stream_called(one)->events.list);
 }
 
 Test(stream_marker, after_early_launches_each_free_records_a_fence)
@@ -514,19 +514,19 @@ Test(stream_marker, nor_is_one_put_there_that_does_not_pay)
 {
     start_with_marker();
     CUdeviceptr block = take_on(one, MIB);
-    stream_called(one)->for_driver = 1;
+    stream_called(one)->bypass.for_driver = 1;
     cr_assert_not(free_at_once(one, block));
-    cr_assert_eq(stream_called(one)->for_driver, 1);
+    cr_assert_eq(stream_called(one)->bypass.for_driver, 1);
 }
 
 Test(stream_marker, now_and_then_its_share_is_reckoned_anew)
 {
     start_with_marker();
     struct stream *stream = stream_called(one);
-    stream->may_be_uncovered = 12345678;
+    stream->unchecked.may_be_uncovered = 12345678;
     for (unsigned i = 0; i <= FREES_PER_LOOK; i++)
         free_on(one, take_on(one, MIB));
-    cr_assert_neq(stream->may_be_uncovered, 12345678);
+    cr_assert_neq(stream->unchecked.may_be_uncovered, 12345678);
 }
 
 static void the_housekeeper_ends(void)

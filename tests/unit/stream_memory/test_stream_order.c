@@ -230,12 +230,12 @@ Test(stream_order, an_event_covers_nothing_that_was_freed_while_it_was_recorded)
     freed_in_between = take_on(one, 2 * MIB);
     fake_stream_works(one);
     let_memory_be_short(true);
-    stream_called(one)->unchecked_bytes = 0;
+    stream_called(one)->unchecked.bytes = 0;
     fake_stream_during_record(free_another);
     fake_stream_fail_records(0);
     free_on(one, block);
     cr_assert_eq(bytes_of(one).pending, 3 * MIB);
-    cr_assert_lt(stream_called(one)->events->stamp,
+    cr_assert_lt(stream_called(one)->events.list->stamp,
                  counter_get(&stream_called(one)->pending.last->epoch));
 }
 
@@ -345,15 +345,15 @@ Test(stream_order, events_and_stamps_end_with_their_context)
     let_memory_be_short(false);
     cr_assert_eq(take_on(one, 64 * MIB), block);
     struct stream *stream = stream_called(one);
-    cr_assert_not_null(stream->events);
+    cr_assert_not_null(stream->events.list);
     free_on(other, block);
     synchronise_stream(one);
     synchronise_stream(other);
     pool_trim(pool);
     unsigned destroyed = fake_calls(FAKE_EVENT_DESTROY);
     cr_assert_eq(begin_in_another_context(), stream);
-    cr_assert_null(stream->events);
-    cr_assert_null(stream->spare);
+    cr_assert_null(stream->events.list);
+    cr_assert_null(stream->events.spare);
     cr_assert_gt(fake_calls(FAKE_EVENT_DESTROY), destroyed);
     cr_assert_eq(stream_done(stream), 0);
 }

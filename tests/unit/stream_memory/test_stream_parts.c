@@ -31,7 +31,7 @@ static uint64_t segment_count(void)
 
 static uint64_t away(CUstream stream)
 {
-    return counter_get(&stream_called(stream)->away);
+    return counter_get(&stream_called(stream)->parts.away);
 }
 
 static void goes_home(void)
@@ -777,9 +777,9 @@ Test(stream_parts, what_waited_for_a_context_that_ends_goes_home)
     fake_stream_is_done(one);
     const struct stream *stream = stream_called(one);
     const struct segments_counters *counters = segments();
-    cr_assert_eq(counter_get(&stream->away), 1);
+    cr_assert_eq(counter_get(&stream->parts.away), 1);
     struct ending ending = pool_context_ending(pool, context);
-    cr_assert_eq(counter_get(&stream->away), 0);
+    cr_assert_eq(counter_get(&stream->parts.away), 0);
     cr_assert_eq(counter_get(&counters->spare_bytes), 17 * MIB);
     fake_end_context(context);
     pool_context_ended(pool, ending, CONTEXT_DIED);
