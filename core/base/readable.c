@@ -89,6 +89,7 @@ void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES])
     const struct unit *unit = largest_unit_within(bytes, byte_units, BYTE_UNITS);
     unsigned thousandths;
 
+    /* Ends with the unit B at the latest, which loses nothing. */
     while (!in_thousandths(bytes, unit, &thousandths))
         unit--;
     int length = snprintf(cell, READABLE_BYTES, "%llu.%03u",
@@ -109,6 +110,7 @@ static const struct unit long_units[] = {
 };
 #define LONG_UNITS (sizeof(long_units) / sizeof(long_units[0]))
 
+/* seconds >= 60, so the unit is not the first of long_units. */
 static void write_long_time(uint64_t seconds, char cell[READABLE_BYTES])
 {
     const struct unit *unit = largest_unit_within(seconds, long_units, LONG_UNITS);
@@ -137,7 +139,9 @@ static void date_of_day(unsigned days, unsigned *year, unsigned *month, unsigned
 {
     /* Counts days and years from 0000-03-01, which is 719468 days before 1970-01-01. Years begin in
      * March here, so that the leap day is the last day of a year. An era is 400 years, which have
-     * 146097 days. */
+     * 146097 days. of_era is the day in its era, of_years the year in the era, and of_year the day
+     * in that year. Every 1461st day is a leap day, except at the end of a century of 36524 days
+     * that does not end the era. Five months from March on have 153 days. */
     unsigned shifted = days + 719468, era = shifted / 146097, of_era = shifted % 146097;
     unsigned of_years = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
     unsigned of_year = of_era - (365 * of_years + of_years / 4 - of_years / 100);
@@ -154,6 +158,7 @@ void readable_date(uint64_t nanoseconds, char cell[READABLE_BYTES])
     unsigned of_day = (unsigned)(seconds % 86400), year, month, day;
 
     date_of_day((unsigned)(seconds / 86400), &year, &month, &day);
+    /* The remainders change nothing, but show the compiler that the text fits. */
     snprintf(cell, READABLE_BYTES, "%04u-%02u-%02u %02u:%02u:%02u UTC", year % 10000, month % 100,
              day % 100, of_day / 3600, of_day / 60 % 60, of_day % 60);
 }

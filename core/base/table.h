@@ -2,10 +2,11 @@
  * Tables of text: columns as wide as they need to be and, on a terminal, no wider than the
  * terminal.
  *
- * A table goes over its rows twice: to measure them and to print them. If its look has a width, the
- * table first leaves out columns in which every cell is zero. Then it leaves out the columns that
- * matter least, until the rest fits. Part of the preload object: libc only, no memory of its own; a
- * table belongs to one thread.
+ * A table goes over its rows twice: to measure them and to print them. If look_is_short, the table
+ * leaves out columns that have a value of spare. Those in which every cell is zero go first. The
+ * ones that matter least go next, until the rest fits.
+ *
+ * Part of the preload object: libc only, no memory of its own. A table belongs to one thread.
  */
 #ifndef CUDAPOOL_CORE_TABLE_H
 #define CUDAPOOL_CORE_TABLE_H
@@ -25,7 +26,7 @@ struct look {
 /* For output that goes to a file or to another program. */
 extern const struct look look_of_files;
 
-/* The rows of a list that a terminal shows, if there may be many. */
+/* Of a list that may be long, a short look shows at most this many rows. */
 #define LOOK_ROWS 10u
 
 static inline bool look_is_short(const struct look *look)
@@ -42,8 +43,8 @@ const char *style_end(const struct look *look, enum text_style style);
 
 struct table_column {
     const char *heading;
-    unsigned spare; /* 0: never left out; otherwise the largest is left out first if width is
-                       short */
+    unsigned spare; /* 0: never left out. Of the others, the column with the largest value is left
+                       out first where width is short */
 };
 
 #define TABLE_COLUMNS_MOST 24

@@ -20,12 +20,11 @@
 #include "core/base/futex.h"
 #include "core/base/process.h"
 
-/* Another process may remove or replace the file just when it is opened, so the join is tried this
- * often. */
+/* The join is tried this often at most: another process may remove or replace the file just when it
+ * is opened. */
 #define TRIES 3
 
-static const char no_memory[] = "memory is short";
-
+/* A mapping of its own, since the kernel zeroes whole pages in a child (MADV_WIPEONFORK). */
 static struct board *make_board(const char *group)
 {
     struct board *board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE,
@@ -40,8 +39,8 @@ static struct board *make_board(const char *group)
     return board;
 }
 
-/* Returns a token that is not 0 and not another process's. On one machine the clock alone would
- * almost be enough. */
+/* Returns a token that is not 0 and, almost surely, not another process's. Where the kernel has no
+ * random bytes yet, the clock, the process id and an address replace them. */
 static uint64_t random_token(void)
 {
     uint64_t token = 0;
@@ -63,6 +62,8 @@ static const char *take_slot(struct board *board, int fd)
     return "all slots of the board are taken";
 }
 
+/* Makes readers look at this process's slot. Afterwards header.used > board->slot. Pairs with the
+ * load in board_slots. */
 static void note_used(struct board *board)
 {
     board_half *used = &board->map->header.used;
@@ -73,9 +74,11 @@ static void note_used(struct board *board)
         ;
 }
 
+/* The token comes last: from then on the slot counts as taken, and other processes read it. */
 static void fill_slot(struct board *board, bool visits)
 {
     struct board_slot *slot = &board->map->slots[board->slot];
+    /* The slot may have what a process left in it that has ended since. */
     board_slot_end(board->map, board->slot);
     note_used(board);
     board->pid_namespace = process_own_pid_namespace();
@@ -164,7 +167,7 @@ static struct board *join_below(const char *base, const char *group, bool visits
         return NULL;
     }
     struct board *board = make_board(group);
-    *why = board ? join_patiently(board, base, visits) : no_memory;
+    *why = board ? join_patiently(board, base, visits) : "memory is short";
     if (board && *why) {
         munmap(board, sizeof *board);
         board = NULL;
@@ -210,8 +213,8 @@ void board_leave(struct board *board)
     if (!slot)
         return;
     board_publish_ending(board);
-    /* Relaxed: other threads may still be using the board. Nobody reads what they store once the
-     * process has ended. */
+    /* Relaxed: another thread may miss it and still store into the slot. Nobody reads what that
+     * thread has stored once the process has ended. */
     atomic_store_explicit(&board->left, true, memory_order_relaxed);
     for (unsigned i = 0; i < BOARD_ENTRIES; i++)
         atomic_store_explicit(&slot->entries[i].open, 0, memory_order_relaxed);

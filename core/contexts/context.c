@@ -105,6 +105,8 @@ static struct context *bring_to_life(struct pool *pool, struct device *device,
     if (fresh)
         atomic_store_explicit(&registry->contexts, context, memory_order_release);
     registry->set_generation++;
+    /* Sequentially consistent, like the store in context_disable_all, and after the list has the
+     * context. Either this thread sees that store, or that thread sees the context. */
     if (atomic_load(&pool->disabled))
         context_disable(context);
     return context;
@@ -130,18 +132,40 @@ static void close_barriers(struct pool *pool, CUcontext handle)
         epoch_order_behind_barrier(pool, c, handle);
 }
 
-static bool is_same(const struct context *context, unsigned long long id)
+/* Marks the context as ending, if it has this generation (0: any). Returns the generation; 0: it
+ * has another one. ends: the driver's call ends the context for good if it succeeds. */
+static uint64_t begin_end(struct pool *pool, struct context *context, uint64_t generation,
+                          bool ends)
 {
-    unsigned long long known = id_of(context);
-    return !known || !id || known == id;
+    if (ends)
+        TELL_KINDS(context, before_end, pool, context);
+    /* A thread that records a fence in the context holds the fence lock, so it finishes first. */
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    uint64_t present = context_generation(context);
+    bool is_meant = generation == 0 || generation == present;
+    if (is_meant)
+        atomic_store(&context->dying, true);
+    lock_give(&pool->fence_lock);
+    if (!is_meant)
+        return 0;
+    TELL_KINDS(context, ending, context, true);
+    /* Pairs with context_pin, which adds to pins and then loads dying. A thread that has pinned the
+     * context never waits for a lock that this thread holds, so this loop ends. */
+    uint64_t started = monotonic_now();
+    while (atomic_load(&context->pins) != 0)
+        patient_nap(started);
+    if (ends)
+        TELL_KINDS(context, give_back_at_end, pool, context);
+    return present;
 }
 
 /* Notes that the entry's context has ended without the pool's knowledge. Does nothing if another
  * thread has noted that end meanwhile, since the generation differs then. */
 static void bury(struct pool *pool, const struct context_handle *entry)
 {
-    context_end_begin(pool, entry->context, false);
-    context_end_finish(pool, entry->context, entry->generation, true);
+    bool begun = begin_end(pool, entry->context, entry->generation, false) != 0;
+    enter_driver();
+    context_end_finish(pool, begun ? entry->context : NULL, entry->generation, true);
 }
 
 /* Removes this handle of a green context, and no other of its handles. The pointer dropped->green
@@ -159,12 +183,11 @@ static void drop_handle(struct pool *pool, const struct context_handle *dropped)
 }
 
 /* Whether the handle still stands for the context for which the entry was made. id: the driver's id
- * of the context that has the handle now; 0: it has none. */
+ * of the context that has the handle now. 0: unknown, and then the answer is yes. */
 static bool still_means(const struct context_handle *entry, unsigned long long id)
 {
-    if (!entry->green)
-        return is_same(entry->context, id);
-    return !entry->id || !id || entry->id == id;
+    unsigned long long known = entry->green ? entry->id : id_of(entry->context);
+    return !known || !id || known == id;
 }
 
 /* Removes the handle of a context that has ended, although the thread that ended it has not
@@ -179,7 +202,8 @@ static void give_up_handle(struct pool *pool, const struct context_handle *entry
 
 /* Lists the context. Returns false, after a nap, if the context cannot be listed yet. This is so if
  * another context exists and the barriers are not closed, or if the handle is still listed. In the
- * second case another thread may still be ending the handle's previous context. */
+ * second case another thread may still be ending the handle's previous context. True with *context
+ * == NULL: memory is short. */
 static bool list_context(struct pool *pool, struct device *device, const struct context *identity,
                          uint64_t started, struct context **context)
 {
@@ -198,8 +222,8 @@ static bool list_context(struct pool *pool, struct device *device, const struct 
 }
 
 /* Whether a thread has ended the context before it was listed. Such a thread did not find the
- * context, and so did not note its end. A thread that ends a primary context holds the primary lock
- * until it has noted the end. */
+ * context, and so did not note its end. The primary lock makes this thread wait for one that is
+ * just ending the context, if it is a primary one. */
 static bool has_ended_unseen(struct pool *pool, const struct context *identity)
 {
     lock_take(&pool->primary_lock, LOCK_PRIMARY);
@@ -285,9 +309,8 @@ static CUcontext find_primary_handle(struct pool *pool, CUdevice device)
 bool context_primary_lives_on(struct pool *pool, const struct context *context)
 {
     /* Another thread may have made a new primary context meanwhile, with this handle or another. */
-    unsigned long long id = read_id(pool, context->handle);
-    bool gone = id == 0 && id_of(context) != 0;
-    return primary_is_active(pool, context->device->ordinal) && !gone && is_same(context, id);
+    unsigned long long id = read_id(pool, context->handle), known = id_of(context);
+    return primary_is_active(pool, context->device->ordinal) && (!known || known == id);
 }
 
 struct context *context_register_current(struct pool *pool, CUcontext handle)
@@ -303,7 +326,7 @@ struct context *context_register_current(struct pool *pool, CUcontext handle)
     return context_register(pool, handle, device, primary);
 }
 
-/* NULL where there is none. */
+/* Makes the device's primary context known. Returns NULL where none is active. */
 static struct context *register_primary(struct pool *pool, CUdevice device)
 {
     no_lock_may_be_held();
@@ -386,8 +409,10 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
     bool known =
         registry_look_up(pool, handle, &found) && still_means(&found, read_id(pool, handle));
     struct context *context = known ? found.context : context_register_current(pool, handle);
+    /* Another thread may have made the handle known meanwhile, as a green context's. */
     *green = known ? found.green != NULL : context && registry_is_alias(pool, handle);
     struct thread_state *thread = &thread_state;
+    /* Generation 0: the thread has not used the pool yet, or its last lookup has failed. */
     if (!thread->generation)
         bus_guard_thread();
     /* Generation 0 makes all fields invalid until they are complete: a signal handler may allocate
@@ -408,31 +433,10 @@ struct context *context_current_slowly(struct pool *pool, CUcontext handle, bool
 
 /* ---- ending ---- */
 
-/* ends: the driver's call ends the context for good if it succeeds. */
-static uint64_t begin_end(struct pool *pool, struct context *context, bool ends)
-{
-    if (ends)
-        TELL_KINDS(context, before_end, pool, context);
-    /* A thread that records a fence in the context holds the fence lock, so it finishes first. */
-    lock_take(&pool->fence_lock, LOCK_FENCE);
-    atomic_store(&context->dying, true);
-    uint64_t generation = context_generation(context);
-    lock_give(&pool->fence_lock);
-    TELL_KINDS(context, ending, context, true);
-    /* Pairs with context_pin, which adds to pins and then loads dying. A thread that has pinned the
-     * context never waits for a lock that this thread holds, so this loop ends. */
-    uint64_t started = monotonic_now();
-    while (atomic_load(&context->pins) != 0)
-        patient_nap(started);
-    if (ends)
-        TELL_KINDS(context, give_back_at_end, pool, context);
-    return generation;
-}
-
 uint64_t context_end_begin(struct pool *pool, struct context *context, bool ends)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
-    uint64_t generation = context ? begin_end(pool, context, ends) : 0;
+    uint64_t generation = context ? begin_end(pool, context, 0, ends) : 0;
     enter_driver();
     return generation;
 }
@@ -461,8 +465,11 @@ void context_end_finish(struct pool *pool, struct context *context, uint64_t gen
         bool ours = context_generation(context) == generation;
         if (died && ours && context_is_alive(context))
             forget_context(pool, context);
-        TELL_KINDS(context, ending, context, false);
-        atomic_store(&context->dying, false);
+        /* Otherwise another end has done this, and the record may serve a context that ends now. */
+        if (ours) {
+            TELL_KINDS(context, ending, context, false);
+            atomic_store(&context->dying, false);
+        }
         lock_give(&pool->fence_lock);
     }
 }

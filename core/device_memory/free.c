@@ -15,9 +15,9 @@
 #include "policies.h"
 #include "sums.h"
 
-/* Whether the driver is to free this block because it is large, and the heap is on trial (keep.h).
- * If so, counts the free in the trial, which may end with it. Only a waitable free is left to the
- * driver, since the driver's free waits for the context. */
+/* Whether the driver is to free this block, because it is large and the heap is on trial (keep.h).
+ * If so, also counts the free, and the trial may end with it. A free that is not waitable is never
+ * left to the driver here, since the driver's free waits for the context. */
 static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool waitable)
 {
     heap_lock_must_be_held(heap);
@@ -30,6 +30,8 @@ static bool is_not_worth_keeping(struct heap *heap, struct block *block, bool wa
     return directly;
 }
 
+/* Waits for all of the context's work, as the driver's free does. Succeeds without a wait where the
+ * driver refuses to make the context current. */
 static CUresult synchronise_like_the_driver(struct pool *pool, struct context *context)
 {
     bool pushed;
@@ -77,9 +79,9 @@ __attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct
     return freed ? CUDA_SUCCESS : result;
 }
 
-/* Asks the driver whether a free is possible now, beside captures that may forbid it. The driver
- * does not know the part, so it frees a new allocation in the part's place. If the call is
- * waitable, this free also waits for the part's context. */
+/* Makes the program's driver call on a new allocation, since the driver does not know the part. So
+ * the program's free fails where captures forbid the driver's free. If the call is waitable, it
+ * also waits for the part's context. */
 static CUresult free_as_the_driver(struct pool *pool, struct context *context,
                                    const struct free_call *call)
 {
@@ -103,9 +105,10 @@ static CUresult free_as_the_driver(struct pool *pool, struct context *context,
     return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
 }
 
-/* Called before the free of a part that is left to the driver. Waits and fails as the driver's free
- * would, but does neither while captures that permit frees are under way. With no capture under
- * way, the context has no fences. This wait alone then tells that parts are unused. */
+/* Called before the free of a part where captures are under way or the context is without fences
+ * (policy_is_the_drivers_to_free). Waits and fails as the driver's free would. Does neither while
+ * captures that permit frees are under way. Without fences, only this wait shows that parts are
+ * unused. */
 static CUresult ask_for_part(struct pool *pool, struct context *context,
                              const struct free_call *call)
 {
@@ -212,15 +215,16 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
         place_refresh_cache(heap, place.cache);
     if (!freed->synchronise && (due || freed->host_work))
         freed->fence = heap_begin_fence(context, waitable);
-    /* Another thread is recording a fence. This cache soon checks again whether one is due. */
+    /* No fence was begun: another thread is recording one, or this free synchronises. This cache
+     * soon checks again whether one is due. */
     if (due && !freed->fence && place.cache)
         thread_cache_count_again(place.cache);
     return true;
 }
 
-/* A free that waits as the driver's own free does. Where no fence can be recorded, the driver's
- * free waits in its place. It frees something else for a part, which the driver does not know, and
- * for a block that another thread is just returning to the driver. */
+/* Waits for the fence of this free, as the driver's own free would wait. Where there is no fence,
+ * the driver frees the block after all, and its free waits. The driver frees something else in the
+ * place of a part, which it does not know, or of a block that is pending no longer. */
 static CUresult wait_for_host_work(struct pool *pool, struct block *block, CUdeviceptr address,
                                    const struct free_call *call, const struct freed *freed)
 {
@@ -261,7 +265,8 @@ static CUresult fence_and_wait(struct pool *pool, struct block *block, CUdevicep
 
 /* Whether a free in a stream's order is better left to the driver, because little memory is left.
  * The driver can reuse the memory once that stream's work has completed. The pool can reuse it only
- * once all of the context's work has. cuMemFree would wait for that work. This free must not. */
+ * once all of the context's work has. A plain free waits then (heap_wait_if_missed), but this one
+ * must not wait. The driver is not asked for the room where it frees the block anyway. */
 static bool is_missed_in_a_streams_order(struct pool *pool, struct block *block)
 {
     struct heap *heap = block->heap;

@@ -71,7 +71,7 @@ bool heap_init(struct pool *pool, struct context *context)
                                        .table = &pool->blocks,
                                        .small = settings->segments.small,
                                        .large = settings->segments.large};
-    /* The list of buckets ends with this one, which is never looked up by a size. */
+    /* The list of buckets ends with unkept, which is never looked up by a size. */
     heap->buckets.first = &heap->unkept.bucket;
     return bucket_set_make_room(&heap->buckets) && bucket_init(heap, &heap->unkept.bucket, 0);
 }
@@ -90,10 +90,11 @@ uint8_t heap_slot_of_this_thread(void)
     return (uint8_t)(thread_state.id % HEAP_SLOTS);
 }
 
-/* Counts the pending bytes of each thread, which policy_is_ahead compares. */
+/* Counts the pending bytes, also by slot: policy_is_ahead compares the slots. */
 static void count_pending(struct heap *heap, struct block *block)
 {
     uint64_t *pending = &heap->pending_by_slot[block->slot];
+    counter_add(&heap->pending_bytes, block->bytes);
     heap->slots_with_pending += *pending == 0;
     *pending += block->bytes;
     heap->pending_slots |= UINT64_C(1) << block->slot;
@@ -102,6 +103,7 @@ static void count_pending(struct heap *heap, struct block *block)
 static void count_no_longer_pending(struct heap *heap, struct block *block)
 {
     uint64_t *pending = &heap->pending_by_slot[block->slot];
+    counter_subtract(&heap->pending_bytes, block->bytes);
     *pending -= block->bytes;
     heap->slots_with_pending -= *pending == 0;
     heap->pending_slots &= ~((uint64_t)(*pending == 0) << block->slot);
@@ -111,7 +113,6 @@ static inline void take_pending(struct heap *heap, struct block *block)
 {
     block_list_remove(&block->bucket->pending, block, LINK_BUCKET);
     block_list_remove(&heap->pending, block, LINK_HEAP);
-    counter_subtract(&heap->pending_bytes, block->bytes);
     count_no_longer_pending(heap, block);
 }
 
@@ -213,8 +214,7 @@ void heap_put_whole(struct heap *heap, struct block *whole)
     heap_add_clean(heap, whole);
 }
 
-/* Merges a part into its segment. The bucket counts the part as free, and the part is in no list.
- */
+/* Merges a free part, which is in no list, into its segment. Its bucket counts it no more. */
 static void merge_part(struct heap *heap, struct block *part)
 {
     struct bucket *bucket = part->bucket;
@@ -252,17 +252,19 @@ void heap_forget_block(struct pool *pool, struct heap *heap, struct block *block
 {
     heap_lock_must_be_held(heap);
     struct device *device = context_of_heap(heap)->device;
-    if (block_state(block) == BLOCK_SPARE) {
+    enum block_state state = block_state(block);
+    if (state == BLOCK_SPARE) {
+        /* A segment's head, which has no record below it, is in no tree. */
         if (block_is_part(block) && block->below)
             segments_unlist(&heap->segments, block);
         heap_count_no_longer_spare(heap, block->bytes);
-    } else if (block_state(block) != BLOCK_LEAVING) {
+    } else if (state == BLOCK_LIVE || state == BLOCK_KEPT) {
         counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
-    }
-    if (block_state(block) == BLOCK_LIVE || block_state(block) == BLOCK_KEPT)
         counter_subtract(&heap->live_requested, counter_get(&block->requested));
-    else if (block_state(block) != BLOCK_LEAVING && block_state(block) != BLOCK_SPARE)
+    } else if (state != BLOCK_LEAVING) {
+        counter_subtract(&block->bucket->counters->reserved_bytes, block->bytes);
         heap_detach_free(heap, block);
+    }
     counter_subtract(&heap->reserved_bytes, block->bytes);
     heap_leave_table(pool, heap, block);
     device_unreserve(device, block->bytes);
@@ -308,8 +310,9 @@ static void insert_pending(struct block_list *list, struct block *block, enum bl
     block_list_insert_after(list, before, block, link);
 }
 
-/* A cache moves the blocks of a segment one after the other, the newest first. Each is inserted
- * before the last one, without a search, so that the lists have the oldest first. */
+/* A cache hands over the blocks of one cache_segment in a row, the newest first. Each of them is
+ * inserted before the one that came before it, without a search. So the lists have the oldest
+ * first. */
 static void insert_by_stamp(struct heap *heap, struct block *block)
 {
     struct block *last = heap->last_accepted;
@@ -341,7 +344,6 @@ static void accept_pending(struct heap *heap, struct block *block)
 {
     insert_by_stamp(heap, block);
     block_set_state(block, BLOCK_PENDING);
-    counter_add(&heap->pending_bytes, block->bytes);
     count_pending(heap, block);
     if (counter_get(&block->epoch) == epoch_current(&context_of_heap(heap)->epochs)) {
         heap->frees_since_fence++;
@@ -371,7 +373,6 @@ void heap_add_pending(struct heap *heap, struct block *block, uint64_t stamp)
     note_free_block(heap, block);
     block_list_append(&bucket->pending, block, LINK_BUCKET);
     block_list_append(&heap->pending, block, LINK_HEAP);
-    counter_add(&heap->pending_bytes, block->bytes);
     counter_add(&bucket->counters->frees, 1);
     count_pending(heap, block);
     heap->frees_since_fence++;
@@ -387,7 +388,6 @@ void heap_put_back_pending(struct pool *pool, struct heap *heap, struct block *b
     insert_pending(&block->bucket->pending, block, LINK_BUCKET);
     insert_pending(&heap->pending, block, LINK_HEAP);
     heap_count_back(block);
-    counter_add(&heap->pending_bytes, block->bytes);
     count_pending(heap, block);
 }
 

@@ -327,7 +327,7 @@ void heap_detach_free(struct heap *heap, struct block *block);
 void heap_begin_leaving(struct heap *heap, struct block *block);
 void heap_count_back(struct block *block);
 
-/* Puts a pending block that the driver refused to free back into the lists, as the oldest. */
+/* Puts a pending block that the driver refused to free back into the lists, by its stamp. */
 void heap_put_back_pending(struct pool *pool, struct heap *heap, struct block *block);
 
 /* Claims the live block at this address for the caller, and sets its state. False if the block is

@@ -32,19 +32,19 @@ static struct block *take_behind_barrier(struct pool *pool, struct context *cont
     return block;
 }
 
-/* Returns a pending block, ordered after the oldest fence that makes one clean. The order comes
- * from a barrier where barriers may be used, otherwise from a wait on the host. NULL where the wait
- * fails. Releases and retakes the lock. */
+/* Returns a block that was pending, ordered after the oldest fence that makes one clean. The order
+ * comes from a barrier where barriers may be used, otherwise from a wait on the host. NULL where
+ * neither gives a block. Releases and retakes the lock. */
 static struct block *wait_for_one(struct pool *pool, struct context *context,
                                   const struct place *place, enum hit *hit)
 {
     lock_must_be_held(&context->lock);
     struct bucket *bucket = place->bucket;
-    struct block *first = bucket->pending.first;
     if (policy_barriers_may_be_used(pool, heap_of(context))) {
-        struct fence *fence = epoch_fence_for(&context->epochs, counter_get(&first->epoch), true);
+        uint64_t stamp = counter_get(&bucket->pending.first->epoch);
+        struct fence *fence = epoch_fence_for(&context->epochs, stamp, true);
         *hit = HIT_BARRIER;
-        if (fence && pool->driver->cuCtxWaitEvent)
+        if (fence)
             epoch_raise_barrier(pool, context, fence);
         struct block *clean = place_newest_clean(place);
         return clean ? clean : take_behind_barrier(pool, context, place);
@@ -62,13 +62,13 @@ static struct block *wait_for_one(struct pool *pool, struct context *context,
     return NULL;
 }
 
-/* Bounds on the wait of a thread that may ask for a new block, but not yet: nanoseconds. */
+/* The shortest and the longest wait of wait_in_turn, in nanoseconds. */
 #define TURN_SHORTEST UINT64_C(30000)
 #define TURN_LONGEST  UINT64_C(2000000)
 
-/* Waits where a new block is allowed but another thread is asking for one. Waits for this place's
- * own pending blocks, for about as long as a new block would take. Releases and retakes the
- * lock. */
+/* Called while another thread is in the driver for a new block, and this thread may ask next. This
+ * thread waits meanwhile for a pending block of this place, for about as long as a new block takes.
+ * NULL where none has become clean. Releases and retakes the lock. */
 static struct block *wait_in_turn(struct pool *pool, struct context *context,
                                   const struct place *place, enum hit *hit)
 {
@@ -81,8 +81,8 @@ static struct block *wait_in_turn(struct pool *pool, struct context *context,
     return over && !heap_of(context)->ending ? place_newest_clean(place) : NULL;
 }
 
-/* Rung 2: returns a pending block of this place that the GPU turns out to have finished with.
- * Releases and retakes the lock. */
+/* Rung 2: returns a pending block of this place that an earlier barrier protects, or one that the
+ * GPU turns out to have finished with. Releases and retakes the lock. */
 static struct block *query_pending(struct pool *pool, struct context *context,
                                    const struct place *place, enum hit *hit)
 {
@@ -143,7 +143,8 @@ static struct block *take_after_fence(struct pool *pool, struct context *context
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     if (place->cache)
-        place->cache->waited_ns = -(int64_t)CACHE_WAIT_NO_GROWTH;
+        place->cache->waited_ns = -CACHE_WAIT_NO_GROWTH;
+    /* Several threads wait for the GPU. One common list needs fewer blocks than a list for each. */
     if (place->bin && !heap_keeps_up(heap) && heap->caches.count > 1)
         thread_caches_share(heap, place->bucket);
     place_empty_bin(place);
@@ -181,8 +182,9 @@ static struct block *take_pending_block(struct pool *pool, struct context *conte
     return policy_growth_is_due(heap) ? NULL : wait_in_turn(pool, context, place, hit);
 }
 
-/* Holds back a thread that runs ahead of the others (HEAP_SLOTS says why). False if the context is
- * ending by then. Releases and retakes the lock. */
+/* Waits while this thread has more than its share of the pending bytes: its long queue would delay
+ * every other thread's fence. False if the context is ending by then. Releases and retakes the
+ * lock. */
 static bool wait_for_the_others(struct pool *pool, struct context *context,
                                 const struct thread_cache *cache)
 {
@@ -193,13 +195,13 @@ static bool wait_for_the_others(struct pool *pool, struct context *context,
     return !heap_of(context)->ending;
 }
 
-/* Rungs 1 to 4: returns NULL for a new block. Releases and retakes the lock. */
+/* Rungs 1 to 4. NULL: the caller asks the driver for a new block. Releases and retakes the lock. */
 static struct block *find_block(struct pool *pool, struct context *context,
                                 const struct place *place, enum hit *hit)
 {
     lock_must_be_held(&context->lock);
     struct thread_cache *cache = place->cache;
-    if (policy_is_ahead(context, cache) && !wait_for_the_others(pool, context, cache))
+    if (!wait_for_the_others(pool, context, cache))
         return NULL;
     struct block *block = place_newest_clean(place);
     if (!block)
@@ -208,8 +210,8 @@ static struct block *find_block(struct pool *pool, struct context *context,
         cache->waited_ns = 0;
     if (!block)
         block = take_pending_block(pool, context, place, hit);
-    /* The thread's next free should record a fence of its own. A fence is cheap compared to a new
-     * block, and the new block may be the only one of its size. */
+    /* The thread's next free asks for a fence at once. The new block may be the only one of its
+     * size. Freed without a fence, it could not be reused, and the next request would miss, too. */
     if (!block && cache && heap_keeps_up(heap_of(context)) && heap_of(context)->caches.count > 1)
         thread_cache_ask_again(cache);
     return block;
@@ -259,6 +261,7 @@ CUresult heap_allocate(struct pool *pool, struct context *context, CUdeviceptr *
     struct bucket *bucket = heap_bucket(heap, block_bytes);
     bool hit =
         bucket != &heap->unkept.bucket && allocate_from_heap(pool, context, bucket, address, bytes);
+    /* heap_miss releases the lock. */
     if (!hit)
         return heap_miss(pool, context, bucket, address, bytes);
     thread_count_wait(bucket->counters);
@@ -273,8 +276,9 @@ CUresult heap_allocate_anew(struct pool *pool, struct context *context, CUdevice
     struct heap *heap = heap_of(context);
     struct bucket *bucket = &heap->unkept.bucket;
     uint64_t of_bucket = size_class_round(&heap->classes, bytes);
-    /* The miss below can release blocks whose fences have completed, if they are too many. Nobody
-     * else asks about these fences. */
+    /* A program that calls only this function asks about no fence elsewhere. Without this look, the
+     * miss below could release none of the blocks that are too many. heap_miss_alone releases the
+     * lock. */
     epoch_ask_all(pool, context);
     heap_lock(heap);
     if (of_bucket != 0 && !heap->ending_or_finest)

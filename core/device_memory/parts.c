@@ -2,7 +2,8 @@
 
 #include "core/base/numbers.h"
 
-/* Cuts a part of the bucket's size out of from, whose bytes count as spare. */
+/* Cuts a part of the bucket's size out of from, whose bytes count as spare. The part is as if just
+ * taken out of a thread's cache. NULL where memory for its record is short. */
 static struct block *cut_out(struct heap *heap, struct block *from, struct bucket *bucket)
 {
     struct heap_counters *counters = heap->counters;
@@ -28,7 +29,7 @@ static struct block *cut_out(struct heap *heap, struct block *from, struct bucke
     return part;
 }
 
-/* The bucket unkept counts all records of a segment that are no bucket's blocks. */
+/* Counts a whole block as spare, before it is cut. Spare memory is the bucket unkept's. */
 static void make_spare(struct heap *heap, struct block *whole)
 {
     whole->bucket = &heap->unkept.bucket;

@@ -11,25 +11,31 @@
 #include "release.h"
 #include "sums.h"
 
-/* A thread that may take a new block does so, even if growth_budget / STRANDED_SHARE bytes of the
- * size are clean in other threads' caches. Each thread then has enough blocks of its own sooner or
- * later. */
+/* A thread that may take a new block leaves clean blocks where they are, within two bounds:
+ *
+ *   their bytes of its size, in other threads' caches <= ring / STRANDED_SHARE
+ *   their bytes of other sizes, in the heap's lists <= growth_budget / STRANDED_SHARE
+ *
+ * ring = hot_bytes while memory is to stay hot, and growth_budget otherwise. Within the first bound
+ * each thread has enough blocks of its own sooner or later. Past it, the thread takes those blocks.
+ * Past the second bound it may trade them for a new block (may_trade_unused_for_it). */
 #define STRANDED_SHARE 4u
 
 /* An allocation might need the pending bytes if they exceed 1 / MISSED_SHARE of the room. The room
  * is what the device has left, plus clean bytes. */
 #define MISSED_SHARE 8u
 
-/* Up to so many requests of the largest size in a row find the memory that they would find without
- * the pool, if pending bytes are part of it. */
+/* is_missed looks ahead by this many requests of the largest size in a row. */
 #define MISSED_REQUESTS 4u
 
 /* A new block is taken to cost at least this many nanoseconds. */
 #define LEAST_COST_OF_GROWTH 10000u
 
-/* Rounding may make all live blocks together larger than requested by total_bytes /
- * HEAP_WASTE_SHARE of the device. Segments may have as many spare bytes that cannot serve a
- * request. With more waste, a program that fills the device would not fit. */
+/* With more waste than this, a program that fills the device would not fit:
+ *
+ *   bytes of live blocks - requested bytes <= total_bytes / HEAP_WASTE_SHARE
+ *   spare bytes that cannot serve a request <= total_bytes / HEAP_WASTE_SHARE
+ */
 #define HEAP_WASTE_SHARE 64u
 
 /* ---- a new block, or a pending one ---- */
@@ -43,16 +49,22 @@ static bool is_inside_bound(const struct pool *pool, struct context *context, ui
            release_bound(pool, context, requested, bytes);
 }
 
-/* Whether a new block would displace another one: at once, past the device's limit, or later, when
- * the new block is freed. A freed block displaces another past the cap on cached bytes, or on the
- * bucket's blocks. */
+/* Whether a new block would displace another one. At once:
+ *
+ *   reserved bytes of the device + bucket->bytes > device->limit
+ *
+ * Or later, when the new block is freed:
+ *
+ *   kept bytes of the heap + bucket->bytes > device->cached_cap
+ *   free blocks of the bucket >= heap->blocks_per_bucket
+ */
 static bool new_block_displaces_another(struct context *context, const struct bucket *bucket)
 {
-    const struct heap *heap = heap_of(context);
+    struct heap *heap = heap_of(context);
     uint64_t bytes = bucket->bytes;
     const struct device *device = context->device;
     return device_reserved(device) + bytes > device->limit ||
-           heap_kept_bytes(heap_of(context)) + bytes > device->cached_cap ||
+           heap_kept_bytes(heap) + bytes > device->cached_cap ||
            heap_free_blocks(heap, bucket) >= heap->blocks_per_bucket;
 }
 
@@ -69,10 +81,13 @@ bool policy_may_grow(struct pool *pool, struct context *context, const struct bu
 bool policy_prefers_growth(struct pool *pool, struct context *context, const struct place *place)
 {
     lock_must_be_held(&context->lock);
-    uint64_t bytes = place->bucket->bytes;
-    return place_oldest_stamp(place) ? policy_may_grow(pool, context, place->bucket)
-                                     : is_inside_bound(pool, context, bytes) &&
-                                           !new_block_displaces_another(context, place->bucket);
+    const struct bucket *bucket = place->bucket;
+    if (place_oldest_stamp(place))
+        return policy_may_grow(pool, context, bucket);
+    /* Nothing is pending here that the thread could wait for, so the growth budget does not
+     * count. */
+    return is_inside_bound(pool, context, bucket->bytes) &&
+           !new_block_displaces_another(context, bucket);
 }
 
 int64_t policy_cost_of_growth(const struct heap *heap)
@@ -86,11 +101,14 @@ bool policy_growth_is_due(const struct heap *heap)
            atomic_load_explicit(&heap->threads_in_miss, memory_order_relaxed) == 0;
 }
 
-/* Whether the pool may release clean blocks of other sizes to the driver in exchange for a new
- * block of this bucket. The heap's lists must hold more than growth_budget / STRANDED_SHARE such
- * bytes. Blocks of sizes in use are mostly in thread caches, so nobody is likely to want those in
- * the lists. Pending bytes must be within the growth budget, and the new block must displace no
- * other. */
+/* Whether a new block of this bucket is allowed even where the reserve would pass its bound. The
+ * miss then releases clean blocks of other sizes from the heap's lists. Nobody is likely to want
+ * those, since blocks of sizes in use are mostly in thread caches. The conditions:
+ *
+ *   clean bytes of other sizes in the heap's lists > growth_budget / STRANDED_SHARE
+ *   heap->pending_bytes <= growth_budget
+ *   !new_block_displaces_another
+ */
 static bool may_trade_unused_for_it(struct context *context, const struct bucket *bucket)
 {
     const struct heap *heap = heap_of(context);
@@ -114,7 +132,7 @@ bool policy_waited_longer_than_a_miss(struct pool *pool, struct context *context
     bool grows =
         !device_is_short(context->device) && (policy_may_grow(pool, context, place->bucket) ||
                                               may_trade_unused_for_it(context, place->bucket));
-    cache->waited_ns = grows ? 0 : -(int64_t)CACHE_WAIT_NO_GROWTH;
+    cache->waited_ns = grows ? 0 : -CACHE_WAIT_NO_GROWTH;
     return grows;
 }
 
@@ -139,11 +157,13 @@ bool policy_other_caches_hold_bucket(struct pool *pool, struct context *context,
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
     bool plenty = grows && !device_is_short(context->device) &&
-                  heap_kept_bytes(heap_of(context)) <= context->device->cached_cap / 2;
+                  heap_kept_bytes(heap) <= context->device->cached_cap / 2;
     uint64_t ring =
         policy_keeps_hot(pool, heap) ? context->device->hot_bytes : context->device->growth_budget;
     uint64_t most = plenty ? ring / STRANDED_SHARE : 0;
     bool waits = policy_can_wait(context, place), clean = plenty || waits;
+    /* A thread that can wait leaves the caches alone while the GPU keeps up, and for a while after
+     * blocks of the bucket were taken. */
     if (waits && (heap_keeps_up(heap) ||
                   counter_get(&heap->now) <
                       device_bucket(place->bucket)->taken_from_caches_at + CACHE_TAKEN_APART))
@@ -189,6 +209,8 @@ bool policy_fence_is_due(const struct context *context)
     lock_must_be_held(&context->lock);
     const struct heap *heap = heap_of(context);
     unsigned alone = heap->uses_in_a_row == HEAP_USES_ALONE;
+    /* Both bounds double while one thread uses the heap. The first one also doubles while the GPU
+     * keeps up. */
     return heap->frees_since_fence >= FENCE_EVERY_FREES << (alone || heap_keeps_up(heap)) ||
            heap->bytes_since_fence >= device_fence_bytes(context->device) << alone;
 }
@@ -239,10 +261,12 @@ bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *cont
            captures_under_way(&pool->captures) || policy_is_without_fences(context);
 }
 
-/* Whether allocations might need the pending bytes, given the room that is left without them.
- * Clean bytes count as room. True if the pending bytes exceed room / MISSED_SHARE. Also true if,
- * for an n <= MISSED_REQUESTS, room - pending < n * largest_request <= room + pending: n such
- * requests fit with the pending bytes, and might not fit without them. */
+/* Whether allocations might need the pending bytes. With all = room + clean bytes, one of these:
+ *
+ *   pending > all / MISSED_SHARE
+ *   all - pending < n * largest_request <= all + pending for an n <= MISSED_REQUESTS
+ *
+ * In the second case n such requests fit with the pending bytes, and might not fit without them. */
 static bool is_missed(const struct context *context, uint64_t pending, uint64_t room)
 {
     uint64_t largest = counter_get(&context->device->largest_request);
@@ -301,5 +325,5 @@ uint64_t policy_room_to_keep(const struct pool *pool, const struct context *cont
     uint64_t held = counter_get(&heap_of(context)->reserved_bytes);
     uint64_t bound = release_bound(pool, context, heap_bytes(heap_of(context)).requested, 0);
     uint64_t most = smaller_of(bound, context->device->total_bytes);
-    return held < most ? most - held : 0;
+    return rest_of(most, held);
 }

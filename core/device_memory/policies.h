@@ -1,7 +1,8 @@
 /*
  * Policies: decisions that depend on the state of several owners. They look and decide, and make no
- * driver call. Two also act on what they find: policy_watch_rounding closes or opens the caches,
- * and heap_note_stalled_wait empties them.
+ * driver call. Four also act on what they find. policy_watch_rounding closes or opens the caches,
+ * and heap_note_stalled_wait empties them. policy_waited_longer_than_a_miss sets the cache's
+ * waited_ns. policy_frees_synchronise opens the caches once frees need not wait any more.
  *
  * This list says where each heuristic of device memory is. docs/design.md says under the same names
  * what each is for, and which measurement shows it.

@@ -84,16 +84,17 @@ static int read_object(const struct document *document, const char *place, const
 
 /* Refuses buckets whose largest size is below the smallest. A largest size of 0 means that nothing
  * is cached. */
-static int check_buckets(const struct document *document, const char *place, const char *group,
+static int check_buckets(const struct document *document, const char *place, enum memory_kind kind,
                          const struct bucket_settings *buckets)
 {
-    char group_place[PLACE_BYTES], largest[PLACE_BYTES];
+    char kind_place[PLACE_BYTES], largest[PLACE_BYTES];
     const struct byte_size *size = &buckets->largest;
 
+    /* What a percentage is of, the device's memory, is not known here. */
     if (size->percent > 0 || size->bytes == 0 || size->bytes >= buckets->smallest)
         return 0;
-    place_of_key(group_place, place, group);
-    place_of_key(largest, group_place, "buckets.largest");
+    place_of_key(kind_place, place, memory_kind_names[kind]);
+    place_of_key(largest, kind_place, "buckets.largest");
     return document_fail(document, largest,
                          "found %llu, allowed is 0 or at least buckets.smallest, %llu",
                          (unsigned long long)size->bytes, (unsigned long long)buckets->smallest);
@@ -195,7 +196,7 @@ int settings_check(const struct document *document, const char *place,
     for (int kind = 0; kind < MEMORY_KINDS; kind++) {
         const struct bucket_settings *buckets =
             settings_of_kind(settings, (enum memory_kind)kind).buckets;
-        failed |= check_buckets(document, place, memory_kind_names[kind], buckets);
+        failed |= check_buckets(document, place, (enum memory_kind)kind, buckets);
         if (failed == 0 || document->each != NULL)
             failed |= check_policy(document, place, (enum memory_kind)kind, buckets);
         if (failed != 0 && document->each == NULL)

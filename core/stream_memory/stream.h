@@ -105,9 +105,10 @@ struct stream_seen {
  * While the lock is held:
  *   free_bytes == clean_bytes + the bytes of pending
  *   covered_bytes == the bytes of pending with a stamp <= covered
- *   free_bytes + the bytes of live blocks that its shelves count + parts.spare_bytes ==
- * reserved_bytes the stamps of spare pieces and of live parts <= parts.spare_stamp id == the list's
- * id at its index every pending block has a stamp > done
+ *   free_bytes + the bytes of its shelves' live blocks + parts.spare_bytes == reserved_bytes
+ *   the stamps of spare pieces and of live parts <= parts.spare_stamp
+ *   id == the list's id at its index
+ *   every pending block has a stamp > done
  */
 struct stream {
     _Alignas(STREAM_APART) struct short_lock lock;

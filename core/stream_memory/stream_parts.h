@@ -19,7 +19,7 @@
  * do not count in a stream's free bytes: caps do not apply, because spare memory can't be released.
  *
  *   stream->parts.spare_bytes = bytes of all BLOCK_SPARE records of its shelves' segments
- *                         + bytes of the parts that wait (stream_merge.h)
+ *                               + bytes of the parts that wait (stream_merge.h)
  *
  * Parts outlive their stream and their context, as all stream-ordered memory does. Spare memory of
  * a context that has ended is never cut. Once the segment is whole, the driver frees it. If the

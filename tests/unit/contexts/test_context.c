@@ -363,6 +363,65 @@ Test(context, a_new_context_is_usable_whatever_became_of_the_old_one)
     cr_assert_eq(allocate(MIB), block);
 }
 
+static CUresult (*usual_id)(CUcontext, unsigned long long *);
+static struct ending next_ending;
+static struct context *shared_record;
+
+static void begin_the_end_of_the_next(void *unused)
+{
+    (void)unused;
+    fake_set_current(context);
+    pool_context_created(pool, context);
+    next_ending = pool_context_ending(pool, context);
+}
+
+static bool was_pinned;
+static struct errand end_of_the_next;
+
+static void finish_the_end_of_the_next(void *record)
+{
+    struct context *c = record;
+    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    was_pinned = context_pin(c, context_generation(c));
+    if (was_pinned)
+        context_unpin(c);
+    fake_end_context(context);
+    pool_context_ended(pool, next_ending, CONTEXT_DIED);
+}
+
+/* After its first question the thread has looked up what the pool knows. */
+static CUresult ask_late(CUcontext handle, unsigned long long *id)
+{
+    static bool has_looked;
+    if (!has_looked) {
+        has_looked = true;
+        return usual_id(handle, id);
+    }
+    driver->cuCtxGetId = usual_id;
+    CUresult result = usual_id(handle, id);
+    in_another_thread(begin_the_end_of_the_next, NULL);
+    send(&end_of_the_next, finish_the_end_of_the_next, shared_record);
+    return result;
+}
+
+/* Two threads find out that a context has ended. The second one is late: the record serves the next
+ * context, which is just ending. */
+Test(context, who_finds_out_late_leaves_the_end_of_the_next_context_alone)
+{
+    start();
+    allocate_and_release(1, MIB);
+    struct context *c = shared_record = context_find(pool, context);
+    fake_end_context(context);
+    fake_context_at(context, 0);
+    usual_id = driver->cuCtxGetId;
+    driver->cuCtxGetId = ask_late;
+    pool_context_created(pool, context);
+    wait_for(&end_of_the_next);
+    cr_assert_eq(driver->cuCtxGetId, usual_id);
+    cr_assert_not(was_pinned);
+    cr_assert_not(context_is_alive(c));
+}
+
 /* Only failures of its own make the pool leave it to the driver. */
 Test(context, a_new_context_starts_without_the_old_ones_failures)
 {
