@@ -264,14 +264,18 @@ add_unit_tests "$@"
 add_inputs_of_fuzzers "$@"
 echo "${#names[@]} test programs, $JOBS at a time"
 next=0
+partial=
 while [ "$done" -lt ${#names[@]} ]; do
     while [ ${#running[@]} -lt "$JOBS" ] && [ "$next" -lt ${#names[@]} ]; do
         start "$next"
         next=$((next + 1))
     done
-    if read -r -t $SILENCE -u 9 number status; then
-        settle "$number" "$status"
+    if IFS= read -r -t $SILENCE -u 9 line; then
+        line=$partial$line
+        partial=
+        settle "${line% *}" "${line#* }"
     else
+        partial+=$line # the time may be up in the middle of a line
         say_what_runs
     fi
 done

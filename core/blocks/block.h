@@ -35,8 +35,8 @@ enum block_state {
     BLOCK_CACHED,  /* freed, and in a thread's cache: pending or clean */
     BLOCK_PENDING, /* freed; the GPU may still be using it */
     BLOCK_CLEAN,   /* freed, and nothing can be using it */
-    BLOCK_LEAVING, /* being released to the driver, in no list and not in the table; or being moved
-                      to another stream, in no list */
+    BLOCK_LEAVING, /* being released to the driver, in no list and not in the table; being moved to
+                      another stream, in no list; or a stream's part that waits: stream_merge.h */
     BLOCK_KEPT,    /* freed by the program, but owned by graphs that use it; in no list */
     BLOCK_SPARE,   /* memory of a segment between its parts: see core/segments */
 };
@@ -78,7 +78,8 @@ struct block {
                           slow path before the free read the clock */
     _Atomic uint16_t bin; /* its bucket's bin; relaxed, like epoch */
     uint8_t slot;         /* its kind says what this is: see heap.h, host_heap.h */
-    bool refused;         /* in state BLOCK_LEAVING: the driver has refused to take it back */
+    bool refused;         /* in state BLOCK_LEAVING: the driver has refused to take it back. Of a
+                             stream's part: taken to be merged at its context's end */
     uint8_t part;         /* enum block_part: whether it is cut out of a larger driver allocation.
                              Threads that do not own the block read it by block_is_part */
     struct {

@@ -71,8 +71,9 @@ struct stream_parts {
     counter spare_bytes;
     counter spare_stamp;       /* the newest stamp that a spare piece has or had */
     struct block_list waiting; /* parts that were freed where the stream's order is not enough, the
-                                  oldest first: see stream_merge.h. Linked through LINK_HEAP */
-    counter away;              /* the number of parts in waiting. Read without the lock as a hint */
+                                  next to be asked about first: see stream_merge.h. Linked through
+                                  LINK_HEAP */
+    counter waiting_bytes;     /* of the parts in waiting. Read without the lock as a hint */
 };
 
 /* What the record has given to the program, for its present stream and for former ones. */
@@ -210,7 +211,7 @@ static inline bool stream_has_unclean_spare(const struct stream *stream)
 static inline bool stream_seems_unclean(const struct stream *stream)
 {
     return counter_get(&stream->free_bytes) != counter_get(&stream->clean_bytes) ||
-           stream_has_unclean_spare(stream) || counter_get(&stream->parts.away) != 0;
+           stream_has_unclean_spare(stream) || counter_get(&stream->parts.waiting_bytes) != 0;
 }
 
 /* stream_block_is_detached: a block has left the stream's shelves; the caller holds the lock.

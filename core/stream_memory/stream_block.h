@@ -30,7 +30,9 @@ struct uses;
 
 struct stream_block {
     _Alignas(STREAM_APART) struct block block; /* block.epoch: the stamp of its last free, in the
-                                                  order of the stream that it was freed on.
+                                                  order of the stream that it was freed on. Of a
+                                                  part that waits without an event: an epoch of
+                                                  its context.
                                                   block.heap: NULL */
     _Atomic CUdeviceptr held_at; /* its address while the program owns it, otherwise 0. Set to
                                     the address under the lock of the stream that counts the
@@ -50,7 +52,8 @@ struct stream_block {
     struct context *context; /* that it was allocated in; context_generation: that context's at
                                 the time */
     uint64_t context_generation;
-    struct fence_event *event;   /* that a waiting part waits for (stream_merge.h), or NULL */
+    struct fence_event *event;   /* that a waiting part waits for (stream_merge.h); NULL: it waits
+                                    until its context's epoch block.epoch is clean */
     _Atomic(struct uses *) uses; /* that the program told of, or NULL: see use.h. Relaxed:
                                     written under the use lock; read under it or by the thread
                                     that has claimed the block */

@@ -56,14 +56,13 @@ bool stream_cut_after_asking(const struct search *search, struct shelf *shelf,
     struct stream *stream = search->ref.stream;
     uint64_t stamp = search->host_only && search_asks(search) ? oldest_stamp(stream) : 0;
     bool asked = stamp && order_ask(pool, stream, stamp);
-    bool any = stream_merge_has_waiting(streams_of(pool), stream->device);
-    if (any || asked)
-        stream_merge_all(pool, stream->device, NULL);
-    return (any || asked) && stream_cut_for(search, shelf, bucket, address, bytes, false);
+    bool merged = stream_merge_own(pool, stream);
+    return (merged || asked) && stream_cut_for(search, shelf, bucket, address, bytes, false);
 }
 
 /* ---- new segments ---- */
 
+/* Makes the search one for a whole block of these bytes, if there can be a bucket for it. */
 static void aim(struct search *search, struct shelf *shelf, uint64_t bytes)
 {
     struct stream *stream = shelf->stream;

@@ -81,7 +81,9 @@ static bool record_legacy(struct pool *pool, struct context *context, CUevent *e
     return recorded;
 }
 
-/* The legacy stream comes after blocking streams' work alone. */
+/* An event on the legacy stream has completed, and with it the work of the context's blocking
+ * streams alone. Without fences the record of plain frees keeps nothing, so it may be raised, too.
+ */
 static void note_blocking_are_done(struct pool *pool, const struct context *context, uint64_t stamp)
 {
     for (unsigned i = 0; i < stream_count(streams_of(pool)); i++) {
@@ -116,8 +118,9 @@ static void wait_for_blocking(struct pool *pool, struct context *context)
     leave_driver();
 }
 
-/* Orders what is released now after the context's work so far. If the context itself ends, the
- * driver waits for its work next, so this function may wait too. */
+/* Releases the context's free blocks of the memory pool, ordered after the context's work so far.
+ * mempool NULL: the context itself ends. Then segments go too, and the function may wait, since the
+ * driver waits for the context's work next. */
 static void release_all(struct pool *pool, struct context *context, const struct mempool *mempool,
                         enum eviction reason)
 {
@@ -181,7 +184,7 @@ void stream_ends_before(struct pool *pool, struct context *context)
 {
     struct choice choice = {
         .pool = pool, .context = context, .generation = context_generation(context)};
-    if (!program_captures(&pool->captures) || !pool->driver->cuMemFreeAsync)
+    if (!program_captures(&pool->captures))
         return;
     give_back_in_order(&choice);
     uint64_t newest = stream_pending_newest(pool, context);
@@ -191,8 +194,7 @@ void stream_ends_before(struct pool *pool, struct context *context)
 
 void stream_ends_context(struct pool *pool, struct context *context)
 {
-    if (streams_of(pool) && pool->driver->cuMemFreeAsync)
-        release_all(pool, context, NULL, EVICTION_MEMORY);
+    release_all(pool, context, NULL, EVICTION_MEMORY);
 }
 
 /* ---- after the context's end ---- */
@@ -200,7 +202,7 @@ void stream_ends_context(struct pool *pool, struct context *context)
 void stream_ends_forget(struct pool *pool, struct context *context)
 {
     struct streams *streams = streams_of(pool);
-    for (unsigned i = 0; streams && i < stream_count(streams); i++) {
+    for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         struct block *chain = NULL;
         lock_take(&stream->lock, LOCK_STREAM);
@@ -217,5 +219,6 @@ void stream_ends_forget(struct pool *pool, struct context *context)
             stream_block_has_a_place(stream);
         }
     }
+    /* The work that parts waited for has ended with the context. */
     stream_merge_all(pool, context->device, context);
 }

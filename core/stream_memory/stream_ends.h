@@ -1,6 +1,6 @@
 /*
  * Memory pools and contexts that end: their free blocks are released to the driver, or forgotten.
- * The callers hold no lock.
+ * The callers hold no lock, but for stream_ends_forget: it is called with the fence lock held.
  */
 #ifndef CUDAPOOL_CORE_STREAM_ENDS_H
 #define CUDAPOOL_CORE_STREAM_ENDS_H

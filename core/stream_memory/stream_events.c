@@ -357,5 +357,6 @@ uint64_t stream_newest_unclean(const struct stream *stream)
     const struct block *last = stream->pending.last;
     uint64_t newest =
         larger_of(last ? counter_get(&last->epoch) : 0, counter_get(&stream->parts.spare_stamp));
-    return newest > stream_done(stream) || counter_get(&stream->parts.away) ? newest : 0;
+    bool waits = counter_get(&stream->parts.waiting_bytes) != 0;
+    return waits || newest > stream_done(stream) ? newest : 0;
 }

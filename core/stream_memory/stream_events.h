@@ -99,7 +99,8 @@ void stream_done_raise(struct stream *stream, uint64_t stamp);
 /* The same, with what is known of the stream's context. */
 void stream_done_apply(struct stream *stream);
 
-/* The newest stamp of what is not done; 0: everything is. */
+/* The newest stamp of what is pending or spare; 0 where that is done and no part waits. A part that
+ * waits for an event has no stamp, so 0 does not mean that no part waits. */
 uint64_t stream_newest_unclean(const struct stream *stream);
 
 #endif

@@ -114,9 +114,10 @@ bool stream_free_in_order(struct pool *pool, struct stream_block *block, struct 
 
 /* ---- frees that need nothing but a marker ---- */
 
-/* Everything else is left to the slow path: an event, which is due wherever memory is short,
- * since nothing else may put one there; now and then, a check of how much may be pending without an
- * event; and frees that are left to the driver. */
+/* Whether the free needs nothing but the marker. The slow path serves the others:
+ * - where memory is short, each free records an event, and only a free may;
+ * - now and then a free checks how much may be pending without an event;
+ * - some frees are left to the driver. */
 static bool needs_only_a_marker(const struct stream *stream)
 {
     lock_must_be_held(&stream->lock);
@@ -162,9 +163,9 @@ bool stream_free_with_marker(struct pool *pool, struct shelf *shelf, struct stre
 
 /* ---- plain frees ---- */
 
-/* A block handed out for the record's former stream carries a stamp of that stream. Later stamps of
- * the record that have completed say nothing about it, because the former stream's work runs beside
- * the new one's. */
+/* Whether the free before the block's present allocation is known to be over. A block that was
+ * handed out for the record's former stream has a stamp of that stream. What is done on the present
+ * stream says nothing of it. */
 static bool last_free_is_over(const struct stream_block *block)
 {
     struct stream *stream = shelf_of(block)->stream;
@@ -178,8 +179,9 @@ static bool last_free_is_over(const struct stream_block *block)
     return over;
 }
 
-/* The context is pinned. Without a fence the block would be pending for long, while the driver's
- * own free relies on the program to have waited for all uses. */
+/* Makes the block pending on ref, the context's record of plain frees, behind a fence. The context
+ * is pinned. False: there is no fence now, or the record may not keep the block. The driver's own
+ * free is the better one then: it relies on the program to have waited for all uses. */
 static bool free_in_context(struct pool *pool, struct stream_block *block, struct stream_ref ref)
 {
     struct stream *stream = ref.stream;
@@ -262,7 +264,8 @@ CUresult stream_free_by_driver(struct pool *pool, struct stream_block *block,
     return result;
 }
 
-/* The driver does not know of the block's last free in a stream's order. */
+/* Frees the block behind the event, if there is one, and else by cuMemFree. The event stands for
+ * the block's last free in a stream's order, which the driver has not seen. */
 static CUresult call_plain_free(struct pool *pool, const struct stream_block *block,
                                 const void *argument)
 {
@@ -295,6 +298,7 @@ static CUresult call_free_of_dead(struct pool *pool, const struct stream_block *
     return result;
 }
 
+/* Lets the driver free the block, and then destroys the event. */
 static CUresult free_by(struct pool *pool, struct stream_block *block, stream_release *release,
                         const struct fence_event *behind)
 {

@@ -198,8 +198,8 @@ static void add_kept(struct pool *pool, struct device *device, struct kept_bytes
     struct stream_bytes streams = stream_sum(pool, device);
     sum->live += streams.live;
     sum->cached += streams.cached + streams.spare;
-    sum->pending += streams.pending;
-    sum->in_order += streams.pending;
+    sum->pending += streams.pending + streams.waiting;
+    sum->in_order += streams.pending + streams.waiting;
 }
 
 const struct kind stream_memory = {

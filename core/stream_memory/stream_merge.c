@@ -4,7 +4,7 @@
 
 #include "core/base/clock.h"
 #include "core/contexts/device.h"
-#include "core/contexts/fence.h"
+#include "core/contexts/epoch.h"
 #include "core/contexts/fence_event.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -68,17 +68,14 @@ static void forget(struct pool *pool, struct stream_block *part)
 
 void stream_merge_part(struct pool *pool, struct stream_block *part)
 {
-    struct shelf *home = stream_part_shelf(part);
+    struct shelf *home = shelf_of(part);
     struct stream_block *whole = NULL;
     enum merged merged = MERGED_PART;
-    bool lost = !home;
-    if (home) {
-        lock_take(&home->stream->lock, LOCK_STREAM);
-        lost = !stream_part_shelf(part);
-        if (!lost)
-            merged = stream_parts_merge(home, part, 0, false, &whole);
-        lock_give(&home->stream->lock);
-    }
+    lock_take(&home->stream->lock, LOCK_STREAM);
+    bool lost = !stream_part_shelf(part);
+    if (!lost)
+        merged = stream_parts_merge(home, part, 0, false, &whole);
+    lock_give(&home->stream->lock);
     if (lost)
         forget(pool, part);
     else if (merged == MERGED_LEAVES)
@@ -87,29 +84,20 @@ void stream_merge_part(struct pool *pool, struct stream_block *part)
 
 /* ---- waiting ---- */
 
-static void destroy_event(struct pool *pool, struct fence_event *event)
-{
-    if (event)
-        fence_event_destroy_pinned(pool, event);
-    free(event);
-}
-
 void stream_merge_after(struct pool *pool, struct stream_block *part, struct fence_event *event)
 {
-    struct shelf *home = stream_part_shelf(part);
-    bool lost = !home;
-    if (home) {
-        struct stream *stream = home->stream;
-        lock_take(&stream->lock, LOCK_STREAM);
-        lost = !stream_part_shelf(part);
-        if (!lost) {
-            part->event = event;
-            stream_parts_begin_to_wait(home, part);
-        }
-        lock_give(&stream->lock);
+    struct shelf *home = shelf_of(part);
+    lock_take(&home->stream->lock, LOCK_STREAM);
+    bool lost = !stream_part_shelf(part);
+    if (!lost) {
+        part->event = event;
+        stream_parts_begin_to_wait(home, part);
     }
+    lock_give(&home->stream->lock);
     if (lost) {
-        destroy_event(pool, event);
+        if (event)
+            fence_event_destroy_pinned(pool, event);
+        free(event);
         forget(pool, part);
     }
 }
@@ -119,26 +107,46 @@ static struct context *waits_for(const struct stream_block *part)
     return part->event ? part->event->context : part->context;
 }
 
-/* A context that has ended has taken its work with it. While it is not known whether the context
- * ends, the part counts as not over. Only the thread that ends the context queries its events. */
-static bool is_over(struct pool *pool, const struct stream_block *part,
-                    const struct context *ending)
+/* The context of the event is pinned, or the calling thread ends it. */
+static void drop_event(struct pool *pool, struct stream_block *part)
 {
-    struct context *context = waits_for(part);
-    uint64_t generation = part->event ? part->event->generation : part->context_generation;
-    bool pinned = context_pin(context, generation), over = false;
-    if (!pinned && context_generation(context) != generation)
-        return true;
-    if (pinned || context == ending)
-        over = part->event ? event_query_relaxed(pool, part->event->event) == CUDA_SUCCESS
-                           : epoch_own_clean(&context->epochs) >= counter_get(&part->block.epoch);
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
+    pool->driver->cuEventDestroy_v2(part->event->event);
+    leave_driver_relaxed(pool->driver, mode);
+    free(part->event);
+    part->event = NULL;
+}
+
+/* Whether the part's event is over. A context that has ended has taken its work with it. While it
+ * is not known whether the context ends, the part counts as not over. Only the thread that ends the
+ * context queries its events. */
+static bool event_is_over(struct pool *pool, struct stream_block *part,
+                          const struct context *ending)
+{
+    struct context *context = part->event->context;
+    uint64_t generation = part->event->generation;
+    bool pinned = context_pin(context, generation);
+    CUresult result = CUDA_ERROR_NOT_READY;
+    if (pinned || context == ending) {
+        result = event_query_relaxed(pool, part->event->event);
+        if (result != CUDA_ERROR_NOT_READY)
+            drop_event(pool, part);
+    } else if (context_generation(context) != generation) {
+        free(part->event);
+        part->event = NULL;
+        result = CUDA_SUCCESS;
+    }
     if (pinned)
         context_unpin(context);
-    return over;
+    /* Nobody else can tell. All work of the part's own context comes last. */
+    if (result != CUDA_SUCCESS && !part->event)
+        counter_set(&part->block.epoch, epoch_current(&part->context->epochs));
+    return result == CUDA_SUCCESS;
 }
 
 /* ---- at the end of a context ---- */
 
+/* Parts that take_waiting_parts has taken: marked as refused, and in no other list. */
 struct parts {
     size_t count, room;
     struct stream_block **list; /* NULL: an entry that has been dealt with */
@@ -177,16 +185,16 @@ static void take_waiting_parts(struct stream *stream, const struct context *cont
     lock_give(&stream->lock);
 }
 
-/* Deals with all parts of the same segment at once, since their records end with the segment. */
-static void see_to_segment(struct parts *parts, size_t from, const struct shelf *home,
-                           const struct block *head)
+/* Takes all parts of this segment out of the list. The caller then merges the segment, and their
+ * records end. */
+static void drop_parts_of(struct parts *parts, size_t from, const struct shelf *home,
+                          const struct block *head)
 {
     lock_must_be_held(&home->stream->lock);
     for (size_t i = from; i < parts->count; i++)
         if (parts->list[i] && stream_part_shelf(parts->list[i]) == home &&
             stream_parts_head(parts->list[i]) == head) {
-            stream_block_has_a_place(shelf_of(parts->list[i])->stream);
-            free(parts->list[i]->event); /* the driver's event ends with its context */
+            stream_block_has_a_place(home->stream);
             parts->list[i] = NULL;
         }
 }
@@ -199,7 +207,7 @@ static struct block *merge_segment(struct pool *pool, struct parts *parts, size_
     if (home) {
         lock_take(&home->stream->lock, LOCK_STREAM);
         if (stream_part_shelf(part) == home && stream_parts_may_merge_all(part)) {
-            see_to_segment(parts, i, home, stream_parts_head(part));
+            drop_parts_of(parts, i, home, stream_parts_head(part));
             whole = stream_parts_merge_all(home, part);
             stream_block_is_detached(home->stream);
         }
@@ -207,7 +215,7 @@ static struct block *merge_segment(struct pool *pool, struct parts *parts, size_
     }
     if (!whole) {
         struct stream *stream = shelf_of(part)->stream;
-        stream_merge_after(pool, part, part->event);
+        stream_merge_after(pool, part, NULL);
         stream_block_has_a_place(stream);
         return chain;
     }
@@ -223,6 +231,12 @@ struct block *stream_merge_collect_segments(struct pool *pool, struct context *c
     struct block *chain = NULL;
     for (unsigned i = 0; i < stream_count(streams); i++)
         take_waiting_parts(stream_at(streams, i), context, &parts);
+    /* The driver frees the segments behind all of the context's work, and so what is left of it. */
+    for (size_t i = 0; i < parts.count; i++)
+        if (parts.list[i]->event) {
+            drop_event(pool, parts.list[i]);
+            counter_set(&parts.list[i]->block.epoch, epoch_current(&context->epochs));
+        }
     for (size_t i = 0; i < parts.count; i++)
         if (parts.list[i])
             chain = merge_segment(pool, &parts, i, chain);
@@ -237,18 +251,24 @@ static bool is_of(const struct stream *stream, const struct device *device)
     return !device || stream->device == device;
 }
 
+static bool waits_on(const struct stream *stream)
+{
+    return counter_get(&stream->parts.waiting_bytes) != 0;
+}
+
 bool stream_merge_has_waiting(const struct streams *streams, const struct device *device)
 {
     for (unsigned i = 0; streams && i < stream_count(streams); i++)
-        if (counter_get(&stream_at(streams, i)->parts.away) != 0 && is_of(stream_at(streams, i), device))
+        if (waits_on(stream_at(streams, i)) && is_of(stream_at(streams, i), device))
             return true;
     return false;
 }
 
-/* Pins the stream's context while its parts are in no list: the context's end waits for pins, so it
- * misses none of them. False: another thread ends the context, and deals with its parts. */
-static bool visit(const struct stream *stream, const struct context *ending,
-                  struct context **pinned)
+/* Whether the thread may take parts off the stream's list. *pinned: the stream's context, whose end
+ * then waits, and so misses no part that is in no list meanwhile. *pinned is NULL where the caller
+ * ends the context, or it has ended. False: another thread ends it, and takes its parts. */
+static bool may_visit(const struct stream *stream, const struct context *ending,
+                      struct context **pinned)
 {
     struct context *context = stream->context;
     uint64_t generation = stream->generation;
@@ -260,46 +280,49 @@ static bool visit(const struct stream *stream, const struct context *ending,
     return *pinned;
 }
 
-/* A look asks about so many parts in vain, and the next look goes on behind them. Where memory is
- * short or a context ends it asks about all. */
-#define ASKED_IN_VAIN 16u
+/* A look asks about so many events, and the next look about others. A context that ends asks about
+ * all. */
+#define EVENTS_PER_LOOK 16u
 
-static struct stream_block *take_oldest(struct stream *stream)
+/* Takes the parts without an event that are over, and some that have one. The stamps of the others
+ * ascend, but for a few that have come back. */
+static struct block *take_for_a_look(struct stream *stream, bool all)
 {
-    lock_take(&stream->lock, LOCK_STREAM);
-    struct block *oldest = stream->parts.waiting.first;
-    if (oldest)
-        stream_parts_end_to_wait(stream, stream_block_of(oldest));
-    lock_give(&stream->lock);
-    return oldest ? stream_block_of(oldest) : NULL;
-}
-
-static void look_at_waiting(struct pool *pool, struct stream *stream, const struct context *ending)
-{
-    bool all = ending || device_is_short(stream->device);
-    uint64_t count = counter_get(&stream->parts.away);
-    for (unsigned in_vain = 0; count && (all || in_vain < ASKED_IN_VAIN); count--) {
-        struct stream_block *part = take_oldest(stream);
-        if (!part)
-            return;
-        if (is_over(pool, part, ending)) {
-            destroy_event(pool, part->event);
-            stream_merge_part(pool, part);
-        } else {
-            stream_merge_after(pool, part, part->event);
-            in_vain++;
-        }
+    lock_must_be_held(&stream->lock);
+    struct block *chain = NULL;
+    bool behind = false;
+    unsigned events = 0;
+    for (struct block *next, *b = stream->parts.waiting.first; b; b = next) {
+        struct stream_block *part = stream_block_of(b);
+        next = b->links[LINK_HEAP].next;
+        bool lives = context_generation(part->context) == part->context_generation;
+        behind |= !part->event && lives &&
+                  counter_get(&b->epoch) > epoch_own_clean(&part->context->epochs);
+        if (part->event ? !all && events == EVENTS_PER_LOOK : behind)
+            continue;
+        events += part->event != NULL;
+        stream_parts_end_to_wait(stream, part);
+        b->links[LINK_HEAP].next = chain;
+        chain = b;
     }
+    return chain;
 }
 
 static void merge_of_stream(struct pool *pool, struct stream *stream, const struct context *ending)
 {
     struct context *pinned;
     lock_take(&stream->lock, LOCK_STREAM);
-    bool visits = visit(stream, ending, &pinned);
+    struct block *chain =
+        may_visit(stream, ending, &pinned) ? take_for_a_look(stream, ending != NULL) : NULL;
     lock_give(&stream->lock);
-    if (visits)
-        look_at_waiting(pool, stream, ending);
+    for (struct block *next; chain; chain = next) {
+        struct stream_block *part = stream_block_of(chain);
+        next = chain->links[LINK_HEAP].next;
+        if (!part->event || event_is_over(pool, part, ending))
+            stream_merge_part(pool, part);
+        else
+            stream_merge_after(pool, part, part->event);
+    }
     if (pinned)
         context_unpin(pinned);
 }
@@ -312,10 +335,30 @@ void stream_merge_all(struct pool *pool, const struct device *device, const stru
     atomic_fetch_add_explicit(&streams->merging, 1, memory_order_relaxed);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        if (counter_get(&stream->parts.away) != 0 && is_of(stream, device))
+        if (waits_on(stream) && is_of(stream, device))
             merge_of_stream(pool, stream, ending);
     }
     atomic_fetch_sub_explicit(&streams->merging, 1, memory_order_release);
+}
+
+bool stream_merge_own(struct pool *pool, struct stream *stream)
+{
+    struct streams *streams = streams_of(pool);
+    if (!waits_on(stream))
+        return false;
+    lock_take(&stream->lock, LOCK_STREAM);
+    struct context *context = stream->context;
+    const struct block *first = stream->parts.waiting.first;
+    uint64_t stamp = first && !stream_block_of((struct block *)(uintptr_t)first)->event
+                         ? counter_get(&first->epoch)
+                         : 0;
+    lock_give(&stream->lock);
+    if (stamp)
+        epoch_ask_in_order(pool, context, stamp);
+    atomic_fetch_add_explicit(&streams->merging, 1, memory_order_relaxed);
+    merge_of_stream(pool, stream, NULL);
+    atomic_fetch_sub_explicit(&streams->merging, 1, memory_order_release);
+    return true;
 }
 
 void stream_merge_await_others(const struct streams *streams)

@@ -3,12 +3,14 @@
  * released to the driver.
  *
  * A part that was freed where the order of its segment's stream is not enough waits in that
- * stream's list `waiting`. No request takes it there. Freed on a stream, it waits for an event of
- * its own. Freed by cuMemFree, it waits until a fence of its context shows its epoch as clean.
+ * stream's list `waiting`. No request takes it there. It waits until a fence of its context shows
+ * its epoch as clean. If no fence can be had, or the free was in another context, it waits for an
+ * event of its own.
+ *
  * Parts are merged whenever pending memory is queried (stream_pending_query), and before a request
  * for which nothing else can be cut.
  *
- * The callers hold no lock.
+ * The callers hold no stream's lock. stream_ends_forget holds the fence lock, all others hold none.
  */
 #ifndef CUDAPOOL_CORE_STREAM_MERGE_H
 #define CUDAPOOL_CORE_STREAM_MERGE_H
@@ -23,9 +25,14 @@
 /* Whether any part of the device (NULL: of any) waits to be merged. */
 bool stream_merge_has_waiting(const struct streams *streams, const struct device *device);
 
-/* Merges every waiting part that nothing uses any more into its segment. ending: the context that
- * the calling thread ends, or NULL. Parts of contexts that other threads are ending stay. */
+/* Merges waiting parts that nothing uses any more into their segments. It asks about a few of each
+ * stream's events, and about all where a context ends. ending: the context that the calling thread
+ * ends, or NULL. Parts of contexts that other threads are ending stay. */
 void stream_merge_all(struct pool *pool, const struct device *device, const struct context *ending);
+
+/* Merges parts of this stream's segments. Asks about a fence first that would show some as clean.
+ * False: none waits. */
+bool stream_merge_own(struct pool *pool, struct stream *stream);
 
 /* If other threads are merging parts, waits for them to finish, but not for long. */
 void stream_merge_await_others(const struct streams *streams);
@@ -33,8 +40,9 @@ void stream_merge_await_others(const struct streams *streams);
 /* Merges a part into its segment. The part is counted nowhere, in no list, and nothing uses it. */
 void stream_merge_part(struct pool *pool, struct stream_block *part);
 
-/* Merges such a part once this event has completed. The event is the part's from now on. NULL: once
- * its context's epoch block.epoch is clean, or the context has ended. */
+/* Puts a part that is counted nowhere and in no list into `waiting`. A later look merges it once
+ * this event has completed, or its context has ended. The event is the part's from now on. NULL:
+ * the part waits until epoch_own_clean of its context is >= block.epoch. */
 void stream_merge_after(struct pool *pool, struct stream_block *part, struct fence_event *event);
 
 /* The context is about to end, and kept from other threads. Returns the segments of its streams in

@@ -10,6 +10,7 @@
 
 bool stream_block_claim(struct stream_block *block, CUdeviceptr address)
 {
+    /* Until the lock is taken, the block may be freed, and move to another stream's shelf. */
     for (;;) {
         struct shelf *shelf = shelf_of(block);
         if (!shelf || !stream_block_is_held(block, address))
@@ -100,12 +101,12 @@ static void forget_block(const struct stream_block *block)
     device_unreserve(device, block->block.bytes);
     device_count_returned(device, block->block.bytes);
     mempool_block_is_gone(block->mempool, block->block.bytes);
-    /* Relaxed: a number that is compared with limits, and orders nothing. */
+    /* Relaxed: it is only compared with limits. */
     atomic_fetch_sub_explicit(&stream_device(device)->reserved_bytes, block->block.bytes,
                               memory_order_relaxed);
 }
 
-static void forget_left(struct pool *pool, struct stream_block *block)
+void stream_block_recycle(struct pool *pool, struct stream_block *block)
 {
     forget_block(block);
     stream_block_put(&streams_of(pool)->records, block);
@@ -119,7 +120,7 @@ void stream_block_freed(struct pool *pool, struct stream_block *block, uint64_t 
     bucket_count_return(counters, EVICTION_FREE, nanoseconds);
     counter_add(&counters->frees, 1);
     lock_give(&shelf->stream->lock);
-    forget_left(pool, block);
+    stream_block_recycle(pool, block);
 }
 
 /* Forgets a block that no driver call of the pool has freed. It counts the block as lost, not as
@@ -130,7 +131,7 @@ static void lose(struct pool *pool, struct stream_block *block)
     lock_take(&shelf->stream->lock, LOCK_STREAM);
     bucket_count_lost(block->block.bucket->counters);
     lock_give(&shelf->stream->lock);
-    forget_left(pool, block);
+    stream_block_recycle(pool, block);
 }
 
 void stream_block_free_failed(struct pool *pool, struct stream_block *block)
@@ -140,11 +141,6 @@ void stream_block_free_failed(struct pool *pool, struct stream_block *block)
     block_set_state(&block->block, BLOCK_LIVE);
     stream_block_return_to_shelf(block);
     atomic_store_explicit(&block->held_at, block_address(&block->block), memory_order_release);
-}
-
-void stream_block_recycle(struct pool *pool, struct stream_block *block)
-{
-    forget_left(pool, block);
 }
 
 /* ---- blocks that were freed without the pool ---- */
@@ -200,7 +196,7 @@ static void lose_segment(struct pool *pool, struct stream_block *record)
     lock_give(&home->stream->lock);
     for (struct block *next; chain; chain = next) {
         next = chain->links[LINK_HEAP].next;
-        forget_left(pool, stream_block_of(chain));
+        stream_block_recycle(pool, stream_block_of(chain));
     }
 }
 

@@ -21,45 +21,89 @@
 #include "stream_table.h"
 #include "use.h"
 
-/* The result of a free. */
+/* What a free in the stream's order has done. */
 struct outcome {
-    bool done;
+    bool done; /* false: the part is still claimed, and counts as live */
     enum merged merged;
-    struct stream_block *whole;
+    struct stream_block *whole; /* the segment; NULL if merged is MERGED_PART */
 };
+
+static CUresult give_to_program(struct stream_block *part, CUresult result)
+{
+    atomic_store_explicit(&part->held_at, block_address(&part->block), memory_order_release);
+    return result;
+}
+
+/* Counts the free of a claimed part, which is then counted nowhere. Lock of its stream held. */
+static void count_free(struct stream_block *part)
+{
+    struct shelf *shelf = shelf_of(part);
+    lock_must_be_held(&shelf->stream->lock);
+    counter_add(&part->block.bucket->counters->frees, 1);
+    shelf_count_not_live(shelf, part);
+    shelf_count_out(shelf, part->block.bucket, part);
+    shelf_follow_fall(shelf);
+}
+
+static void leave_shelf(struct stream_block *part)
+{
+    struct stream *stream = shelf_of(part)->stream;
+    lock_take(&stream->lock, LOCK_STREAM);
+    count_free(part);
+    lock_give(&stream->lock);
+    block_set_state(&part->block, BLOCK_LEAVING);
+}
+
+/* The part is over once its context's epoch of this stamp is clean. */
+static void wait_for_stamp(struct pool *pool, struct stream_block *part, uint64_t stamp)
+{
+    leave_shelf(part);
+    counter_set(&part->block.epoch, stamp);
+    stream_merge_after(pool, part, NULL);
+}
 
 /* ---- in a stream's order ---- */
 
-/* Whether the stream is that of the part's segment, and may keep the part. A part has no other
- * place, so neither caps nor the end of its memory pool matter. */
-static bool is_at_home(const struct stream *stream, const struct stream_block *part)
+/* Whether the stream is in the part's context, and keeps blocks now. A part has no other place, so
+ * neither caps nor the end of its memory pool matter. */
+static bool may_wait(const struct stream *stream, const struct stream_block *part)
+{
+    lock_must_be_held(&stream->lock);
+    return part->context == stream->context && part->context_generation == stream->generation &&
+           shelf_is_usable(stream->context);
+}
+
+/* Whether this is the stream of the part's segment, whose order is enough for a free with this
+ * stamp. */
+static bool is_ordered_at_home(const struct stream *stream, const struct stream_block *part,
+                               uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
     const struct shelf *home = stream_part_shelf(part);
-    return home && home->stream == stream && part->context == stream->context &&
-           part->context_generation == stream->generation && shelf_is_usable(stream->context);
+    bool ordered = stream->own_order || (!shelf_launches_early(stream) &&
+                                         (stamp <= stream->marked || !stream->ordered_by_others));
+    return home && home->stream == stream && ordered;
 }
 
-/* Whether the stream's order is enough for a free with this stamp. */
-static bool is_in_order(const struct stream *stream, uint64_t stamp)
+static struct outcome free_at_home(struct stream *stream, struct stream_block *part, uint64_t stamp)
 {
     lock_must_be_held(&stream->lock);
-    return stream->own_order || (!shelf_launches_early(stream) &&
-                                 (stamp <= stream->marked || !stream->ordered_by_others));
-}
-
-static struct outcome make_spare(struct stream *stream, struct stream_block *part, uint64_t stamp)
-{
-    lock_must_be_held(&stream->lock);
-    struct shelf *home = shelf_of(part);
     struct outcome outcome = {.done = true};
-    counter_add(&part->block.bucket->counters->frees, 1);
-    shelf_count_not_live(home, part);
-    shelf_count_out(home, part->block.bucket, part);
-    shelf_follow_fall(home);
-    outcome.merged = stream_parts_merge(home, part, stamp, true, &outcome.whole);
+    count_free(part);
+    outcome.merged = stream_parts_merge(shelf_of(part), part, stamp, true, &outcome.whole);
     shelf_set_unchecked(stream);
     return outcome;
+}
+
+/* What the free must put there. Elsewhere than at home only a fence shows when the part is over. */
+static struct stream_free_event due_of(const struct pool *pool, struct stream *stream,
+                                       const struct stream_block *part)
+{
+    lock_must_be_held(&stream->lock);
+    const struct shelf *home = stream_part_shelf(part);
+    if (home && home->stream == stream && !shelf_launches_early(stream))
+        return stream_free_event_due(pool, stream, part);
+    return (struct stream_free_event){.fence = true, .operation = stream->ordered_by_others};
 }
 
 /* A free that puts something into the stream or its context. */
@@ -72,13 +116,14 @@ static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
     uint64_t stamp;
     bool may = stream_free_event_record(pool, ref, handle, due, &stamp);
     lock_take(&stream->lock, LOCK_STREAM);
-    bool stays = may && stream_is(ref) && is_at_home(stream, part) &&
+    bool stays = may && stream_is(ref) && may_wait(stream, part) &&
                  (!due.operation || !stream_pending_capture_is_coming(pool));
     uint64_t stamp_of_part = stamp ? stamp : shelf_stamp(stream);
     if (stays && due.operation)
         shelf_raise_marked(stream, stamp_of_part);
-    if (stays && is_in_order(stream, stamp_of_part))
-        outcome = make_spare(stream, part, stamp_of_part);
+    bool waits = stays && !is_ordered_at_home(stream, part, stamp_of_part);
+    if (stays && !waits)
+        outcome = free_at_home(stream, part, stamp_of_part);
     stream_done_apply(stream);
     shelf_set_unchecked(stream);
     if (due.event && (!stamp || stream->covered < stamp))
@@ -87,10 +132,14 @@ static struct outcome free_slowly(struct pool *pool, struct stream_block *part,
     lock_give(&stream->lock);
     if (context)
         room_look_again(pool, context);
+    outcome.done |= waits && pool->driver->cuCtxRecordEvent;
+    if (waits && outcome.done)
+        wait_for_stamp(pool, part, stamp_of_part);
     return outcome;
 }
 
-/* No lock held. */
+/* Ends a free that is done, with no lock held: a segment may have to go, and memory to be looked
+ * at. */
 static void finish(struct pool *pool, struct stream_ref ref, CUstream handle, bool look,
                    uint64_t bytes, const struct outcome *outcome)
 {
@@ -111,14 +160,14 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
     struct outcome outcome = {.done = false};
     uint64_t bytes = part->block.bytes;
     lock_take(&stream->lock, LOCK_STREAM);
-    if (!stream_is(ref) || !is_at_home(stream, part) || shelf_launches_early(stream)) {
+    if (!stream_is(ref) || !may_wait(stream, part)) {
         lock_give(&stream->lock);
         return false;
     }
-    struct stream_free_event due = stream_free_event_due(pool, stream, part);
+    struct stream_free_event due = due_of(pool, stream, part);
     bool look = shelf_look_is_due(stream);
     if (!due.fence && !due.event && !due.operation)
-        outcome = make_spare(stream, part, shelf_stamp(stream));
+        outcome = free_at_home(stream, part, shelf_stamp(stream));
     else
         stream_block_is_detached(stream);
     lock_give(&stream->lock);
@@ -133,23 +182,26 @@ bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, str
 
 /* ---- frees that wait for an event of their own ---- */
 
-/* Makes and records an event in the current context; NULL where that fails. */
-static CUevent record_here(const struct driver *driver, CUstream handle)
+/* Makes an event in the current context, records it on the stream, and makes the stream wait for
+ * it. NULL where that fails. */
+static CUevent record_here(const struct pool *pool, CUstream handle)
 {
+    const struct driver *driver = pool->driver;
     CUevent event = NULL;
     if (driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return NULL;
     /* The wait is the operation that others see on the stream, in place of the driver's free. */
     if (driver->cuEventRecord(event, handle) == CUDA_SUCCESS &&
-        driver->cuStreamWaitEvent(handle, event, 0) == CUDA_SUCCESS)
+        driver->cuStreamWaitEvent(handle, event, 0) == CUDA_SUCCESS &&
+        !stream_may_be_captured(pool, handle))
         return event;
     driver->cuEventDestroy_v2(event);
     return NULL;
 }
 
 /* Records an event after the work of the stream that the handle means here; NULL where none can be
- * had. context: the stream's. NULL: the stream is the current green context's own, and the event is
- * made in the current context. */
+ * had. context: the stream's. NULL: it is not known, and the event is made in the current context.
+ * That is right for a stream of the green context that is current. */
 static struct fence_event *record_apart(struct pool *pool, struct context *context,
                                         struct context *current, CUstream handle)
 {
@@ -157,8 +209,9 @@ static struct fence_event *record_apart(struct pool *pool, struct context *conte
     struct fence_event *event = calloc(1, sizeof *event);
     struct context *owner = context ? context : current;
     bool pushed = false;
-    /* The context is not pinned. If it only seems to end, the free must not wait for its work,
-     * which may wait for the program. In a context that does end nobody makes calls. */
+    /* No pin: it would fail while the context seems to end. The free would then wait for the
+     * stream, whose work may wait for the program. Nobody makes calls in a context that does end.
+     */
     if (!event || !owner) {
         free(event);
         return NULL;
@@ -167,7 +220,7 @@ static struct fence_event *record_apart(struct pool *pool, struct context *conte
     event->generation = context_generation(owner);
     struct relaxed_mode mode = enter_driver_relaxed(driver);
     if (!context || context_push(pool, context, &pushed)) {
-        event->event = record_here(driver, handle);
+        event->event = record_here(pool, handle);
         context_pop(pool, pushed);
     }
     leave_driver_relaxed(driver, mode);
@@ -185,25 +238,8 @@ static CUresult synchronise(struct pool *pool, CUstream handle)
     return result;
 }
 
-static CUresult give_to_program(struct stream_block *part, CUresult result)
-{
-    atomic_store_explicit(&part->held_at, block_address(&part->block), memory_order_release);
-    return result;
-}
-
-/* Counts the free of a claimed part, which is then counted nowhere. */
-static void leave_shelf(struct stream_block *part)
-{
-    struct stream *stream = shelf_of(part)->stream;
-    lock_take(&stream->lock, LOCK_STREAM);
-    counter_add(&part->block.bucket->counters->frees, 1);
-    lock_give(&stream->lock);
-    stream_block_leave_shelf(part);
-    block_set_state(&part->block, BLOCK_LEAVING);
-}
-
-/* The driver must not be asked about a memory pool that has ended. The device's default pool does
- * as well. */
+/* Returns the memory pool to ask about: the part's, or the device's default pool if that has ended.
+ * The driver must not be asked about an ended pool. */
 static CUmemoryPool pool_to_ask(struct pool *pool, const struct stream_block *part)
 {
     return mempool_is_open(part->mempool) ? mempool_handle(part->mempool)
@@ -241,7 +277,8 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
     struct fence_event *event = record_apart(pool, context, current, handle);
     /* For a context that seems to end, the handle's context is not known. The driver accepts a
      * created stream in no other context than its own. */
-    if (!event && context != part->context && stream_is_created(handle))
+    if (!event && context != part->context && stream_is_created(handle) &&
+        context_generation(part->context) == part->context_generation)
         event = record_apart(pool, part->context, NULL, handle);
     if (!event)
         result = synchronise(pool, handle);
@@ -290,12 +327,12 @@ void stream_part_free_late(struct pool *pool, struct stream_block *part)
     bool lives = context_generation(part->context) == part->context_generation;
     uint64_t stamp = lives ? stamp_with_fence(pool, part) : 0;
     use_forget(pool, part);
-    leave_shelf(part);
-    counter_set(&part->block.epoch, stamp);
-    if (lives)
-        stream_merge_after(pool, part, NULL);
-    else
+    if (lives) {
+        wait_for_stamp(pool, part, stamp);
+    } else {
+        leave_shelf(part);
         stream_merge_part(pool, part);
+    }
     housekeeper_look(pool, bytes);
 }
 

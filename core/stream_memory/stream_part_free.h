@@ -1,10 +1,9 @@
 /*
- * Frees of parts (stream_parts.h): in a stream's order, on streams that the pool does not serve,
- * and by cuMemFree. The driver knows nothing of a part, so the pool has to complete each of these
- * frees itself.
+ * Frees of parts (stream_parts.h): in the order of the segment's stream, on other streams, and by
+ * cuMemFree. The driver knows nothing of a part, so the pool has to complete each free itself.
  *
- * No lock is held by the callers. The part is claimed. Where a function says so, the program holds
- * it again afterwards.
+ * The callers hold no lock and have claimed the part. Where a function returns an error, the
+ * program holds the part again.
  */
 #ifndef CUDAPOOL_CORE_STREAM_PART_FREE_H
 #define CUDAPOOL_CORE_STREAM_PART_FREE_H
@@ -15,15 +14,15 @@
 #include "stream_block.h"
 #include "streams.h"
 
-/* A free on the stream of the part's segment, whose order is enough: the part is spare at once.
- * False: the stream is another one, its order is not enough, or the pool does not serve it now. The
- * part is still claimed. */
+/* A free on a stream of the part's context. On the stream of its segment, whose order is enough,
+ * the part is spare at once. Otherwise it waits for a fence of the context. False: the stream
+ * changed meanwhile, or no fence can be had. The caller then still has the claimed part. */
 bool stream_part_free_in_order(struct pool *pool, struct stream_block *part, struct stream_ref ref,
                                CUstream handle);
 
-/* A free on any other stream: the part waits for an event recorded after the stream's work so far.
- * Otherwise returns the error that the driver would return, and the program holds the part
- * again. */
+/* Frees a part for which stream_part_free_in_order has returned false. The part waits for an event
+ * recorded after the stream's work so far. Without an event the thread waits for that work. Returns
+ * the error that the driver would return; the program then holds the part again. */
 CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CUstream handle);
 
 /* cuMemFree. The part waits for all work of its context so far. An error, as above, gives the part

@@ -117,9 +117,10 @@ static bool context_lives(const struct stream_block *block)
     return context_generation(block->context) == block->context_generation;
 }
 
-/* Whether a whole block must not be cached on the shelf. Either nobody would release it there, or
- * its memory pool or context is about to end or is not served any more. In the second case it may
- * stay until its work has completed, unless the caller can have it freed right now. */
+/* Whether a whole block must not be cached on the shelf:
+ * - its context has ended, so nobody would release it there; or
+ * - its memory pool or context ends or is not served, and the block can be freed right now. It can
+ *   be in the stream's order (in_order), or once its work has completed. Until then it stays. */
 static bool must_leave(const struct shelf *shelf, const struct stream_block *whole, bool in_order)
 {
     const struct stream *stream = shelf->stream;
@@ -204,6 +205,7 @@ static struct block *first_to_merge(struct stream_block *part)
 
 bool stream_parts_may_merge_all(struct stream_block *part)
 {
+    lock_must_be_held(&shelf_of(part)->stream->lock);
     return first_to_merge(part);
 }
 
@@ -212,6 +214,7 @@ struct stream_block *stream_parts_merge_all(struct shelf *home, struct stream_bl
     lock_must_be_held(&home->stream->lock);
     struct block *next = first_to_merge(part);
     struct stream_block *whole = NULL;
+    /* From below upwards. make_spare absorbs spare records above the part, so they are skipped. */
     while (next && !whole) {
         struct block *above = next->above;
         while (above && block_state(above) == BLOCK_SPARE)
@@ -236,14 +239,14 @@ void stream_parts_begin_to_wait(struct shelf *home, struct stream_block *part)
     if (!part->event)
         counter_raise_to(&home->stream->parts.spare_stamp, counter_get(&part->block.epoch));
     block_list_append(&home->stream->parts.waiting, &part->block, LINK_HEAP);
-    counter_add(&home->stream->parts.away, 1);
+    counter_add(&home->stream->parts.waiting_bytes, part->block.bytes);
 }
 
 void stream_parts_end_to_wait(struct stream *stream, struct stream_block *part)
 {
     lock_must_be_held(&stream->lock);
     block_list_remove(&stream->parts.waiting, &part->block, LINK_HEAP);
-    counter_subtract(&stream->parts.away, 1);
+    counter_subtract(&stream->parts.waiting_bytes, part->block.bytes);
     count_no_longer_spare(shelf_of(part), part->block.bytes);
 }
 

@@ -7,8 +7,8 @@
  * stream's order, or if everything up to that stamp has completed. So a part that is freed on its
  * own stream is spare at once, and merges with its neighbours without a driver call.
  *
- * A part that is freed on another stream, or where its own stream's order is not enough, waits
- * until all work before that free has completed (stream_merge.h). Nobody gets it before that.
+ * A part that is freed on another stream, or where its own stream's order is not enough, waits for
+ * the earlier work of its context (stream_merge.h). Nobody gets it before that.
  *
  * When only spare memory is left of a segment, it becomes a whole block again. It has the newest
  * stamp, and is pending or clean on its home shelf. It can be handed out, cut, taken by other
@@ -37,7 +37,8 @@
 #include "stream_block.h"
 #include "stream_shelf.h"
 
-/* The shelf that owns the part's segment. NULL: the segment is lost. */
+/* The shelf that owns the part's segment. NULL: the segment is lost. Without the lock, the segment
+ * may be lost at any moment. */
 static inline struct shelf *stream_part_shelf(const struct stream_block *part)
 {
     return atomic_load_explicit(&part->lost, memory_order_relaxed) ? NULL : shelf_of(part);
@@ -49,7 +50,7 @@ static inline struct shelf *stream_part_shelf(const struct stream_block *part)
 struct stream_block *stream_parts_cut(struct shelf *shelf, struct bucket *bucket, bool anywhere);
 
 /* Cuts a block of the bucket's size out of this whole block, whose shelf field names the shelf. The
- * whole block is counted nowhere and in no list. */
+ * whole block is counted nowhere and in no list. NULL: memory is short, and nothing has changed. */
 struct stream_block *stream_parts_cut_new(struct shelf *shelf, struct stream_block *whole,
                                           struct bucket *bucket);
 

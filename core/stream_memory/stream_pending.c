@@ -169,7 +169,7 @@ void stream_pending_wait_until(struct pool *pool, const struct device *device, u
     uint64_t started = monotonic_now(), cached = stream_sum(pool, device).cached;
     stream_pending_fence_device(pool, device);
     while (may_learn(pool, device) && monotonic_now() < give_up_at) {
-        ask_all(pool, device);
+        stream_pending_query(pool, device);
         if (stream_sum(pool, device).cached > cached || !is_anything_unclean(streams, device))
             break;
         patient_nap(started);

@@ -208,7 +208,8 @@ bool stream_reserve_watch(struct pool *pool)
         struct stream *stream = stream_at(streams, i);
         lock_take(&stream->lock, LOCK_STREAM);
         stream->frees_until_look = 0;
-        any |= counter_get(&stream->free_bytes) != 0 || counter_get(&stream->parts.away) != 0;
+        any |=
+            counter_get(&stream->free_bytes) != 0 || counter_get(&stream->parts.waiting_bytes) != 0;
         lock_give(&stream->lock);
     }
     return any || (streams && !empty_drivers_pools(pool));

@@ -7,7 +7,7 @@
 struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
 {
     struct streams *streams = streams_of(pool);
-    struct stream_bytes sum = {0, 0, 0, 0, 0};
+    struct stream_bytes sum = {0};
     for (unsigned i = 0; streams && i < stream_count(streams); i++) {
         const struct stream *stream = stream_at(streams, i);
         if (device && stream->device != device)
@@ -17,7 +17,9 @@ struct stream_bytes stream_sum(struct pool *pool, const struct device *device)
         /* Other threads may change the counters meanwhile, so rest_of stops at 0. */
         uint64_t spare = counter_get(&stream->parts.spare_bytes);
         sum.live += rest_of(reserved, free + spare);
-        sum.spare += spare;
+        uint64_t waiting = counter_get(&stream->parts.waiting_bytes);
+        sum.spare += rest_of(spare, waiting);
+        sum.waiting += waiting;
         sum.cached += clean;
         sum.pending += rest_of(free, clean);
         const struct shelf *s = atomic_load_explicit(&stream->shelves, memory_order_acquire);

@@ -10,11 +10,11 @@
 #include "streams.h"
 
 /* Bytes of stream-ordered blocks. live: held by the program. cached: free and unused. pending:
- * free, but perhaps still used by the GPU. */
+ * free, but perhaps still used by the GPU. Of segments, which the driver cannot free: spare, in no
+ * block; waiting, in parts that were freed and may still be used. */
 struct stream_bytes {
-    uint64_t live, cached, pending;
+    uint64_t live, cached, pending, spare, waiting;
     uint64_t requested; /* bytes that the program asked for in its live blocks */
-    uint64_t spare;     /* bytes of segments that lie in no block */
 };
 
 /* Returns the sum over one device; NULL: over all devices. */

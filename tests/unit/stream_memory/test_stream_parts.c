@@ -29,9 +29,9 @@ static uint64_t segment_count(void)
     return counter_get(&segments()->count);
 }
 
-static uint64_t away(CUstream stream)
+static uint64_t waiting(CUstream stream)
 {
-    return counter_get(&stream_called(stream)->parts.away);
+    return counter_get(&stream_called(stream)->parts.waiting_bytes);
 }
 
 static void goes_home(void)
@@ -257,15 +257,15 @@ Test(stream_parts, freed_on_another_stream_it_is_nobodys_until_it_is_over)
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
     fake_stream_works(other);
     free_on(other, first);
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     goes_home();
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     CUdeviceptr instead = take_on(one, 3 * MIB), elsewhere = take_on(other, 3 * MIB);
     cr_assert_neq(instead, first);
     cr_assert_neq(elsewhere, first);
     free_on(one, instead);
     synchronise_stream(other);
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     /* Its own stream gets it before the driver is asked. */
     unsigned calls = fake_stream_calls().allocations;
     CUdeviceptr all[5];
@@ -273,7 +273,7 @@ Test(stream_parts, freed_on_another_stream_it_is_nobodys_until_it_is_over)
         all[i] = take_on(one, 3 * MIB);
     cr_assert_eq(all[4], first);
     cr_assert_eq(fake_stream_calls().allocations, calls);
-    cr_assert_eq(away(one), 0);
+    cr_assert_eq(waiting(one), 0);
     for (int i = 0; i < 5; i++)
         free_on(one, all[i]);
     free_on(one, second);
@@ -281,14 +281,14 @@ Test(stream_parts, freed_on_another_stream_it_is_nobodys_until_it_is_over)
     nothing_is_left();
 }
 
-/* Queries and waits of the other stream must see the free. */
+/* Queries and waits of a stream that others order must see the free. */
 Test(stream_parts, a_free_on_another_stream_is_an_operation_there)
 {
     start_streams();
     CUdeviceptr first = take_on(one, 3 * MIB);
-    unsigned waits = fake_stream_calls().waits;
-    free_on(other, first);
-    cr_assert_eq(fake_stream_calls().waits, waits + 1);
+    unsigned records = fake_stream_calls().records;
+    free_on(NULL, first);
+    cr_assert_eq(fake_stream_calls().records, records + 1);
     nothing_is_left();
 }
 
@@ -297,6 +297,7 @@ Test(stream_parts, a_free_on_another_stream_is_an_operation_there)
 Test(stream_parts, many_that_are_not_over_are_not_all_asked_about)
 {
     enum { STUCK = 40 };
+    driver->cuCtxRecordEvent = NULL; /* so that each waits for an event of its own */
     start_streams();
     CUdeviceptr blocks[STUCK + 1];
     for (int i = 0; i <= STUCK; i++)
@@ -309,9 +310,34 @@ Test(stream_parts, many_that_are_not_over_are_not_all_asked_about)
     cr_assert_leq(fake_stream_calls().queries - queries, 20);
     goes_home();
     goes_home();
-    cr_assert_eq(away(one), STUCK);
+    cr_assert_eq(waiting(one), STUCK * MIB);
     synchronise_stream(other);
+    goes_home();
+    goes_home();
     nothing_is_left();
+}
+
+/* Later than a few questions without a wait would see. */
+static void end_work_soon(void *stream)
+{
+    nanosleep(&(struct timespec){0, 400000000}, NULL);
+    fake_stream_is_done(stream);
+    fake_finish(context);
+}
+
+Test(stream_parts, out_of_memory_waits_for_parts_too)
+{
+    settings.stream_ordered.segments.large = 40 * GIB;
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * GIB);
+    fake_stream_works(other);
+    free_on(other, first);
+    cr_assert_eq(fake_bytes_used(0), 40 * GIB);
+    struct errand errand;
+    send(&errand, end_work_soon, other);
+    take_on(one, 30 * GIB);
+    wait_for(&errand);
+    cr_assert_leq(fake_bytes_used(0), 40 * GIB);
 }
 
 /* ---- going back ---- */
@@ -468,7 +494,7 @@ Test(stream_parts, a_context_that_ends_gives_whole_segments_back_behind_its_work
     cr_assert_eq(spare_bytes(), 0);
     cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
     cr_assert_eq(fake_bytes_used(0), 0);
-    cr_assert_eq(away(one), 0);
+    cr_assert_eq(waiting(one), 0);
 }
 
 /* But it was not its end, and something is live: nothing there is anybody's before it is over. */
@@ -479,7 +505,7 @@ Test(stream_parts, what_stays_where_a_context_seemed_to_end_is_still_pending)
     fake_stream_works(other);
     free_on(other, first);
     stream_ends_context(pool, context_record());
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     CUdeviceptr instead = take_on(one, 3 * MIB);
     cr_assert_neq(instead, first);
     free_on(one, instead);
@@ -497,7 +523,7 @@ Test(stream_parts, what_is_whole_as_a_context_ends_goes_back_behind_its_work)
     fake_stream_works(one);
     free_on(one, second);
     synchronise_stream(other);
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     struct ending ending = pool_context_ending(pool, context);
     cr_assert_eq(fake_calls(FAKE_MEM_FREE), 0);
     cr_assert_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
@@ -514,7 +540,7 @@ Test(stream_parts, what_is_whole_where_the_pool_steps_aside_waits_until_it_is_ov
     fake_stream_works(one);
     free_on(one, second);
     synchronise_stream(other);
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     context_disable(context_record());
     goes_home();
     cr_assert_eq(segment_count(), 0);
@@ -605,11 +631,11 @@ Test(stream_parts, freed_plainly_it_does_not_wait_for_its_stream_alone)
     cr_assert_eq(pool_free(pool, first), CUDA_SUCCESS);
     synchronise_stream(one);
     goes_home();
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     fake_stream_is_done(other);
     fake_finish(context);
     goes_home();
-    cr_assert_eq(away(one), 0);
+    cr_assert_eq(waiting(one), 0);
     free_on(one, second);
     nothing_is_left();
 }
@@ -620,13 +646,13 @@ Test(stream_parts, freed_plainly_with_no_fence_it_waits_until_there_is_one)
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
     fake_fail(FAKE_RECORD, CUDA_ERROR_OUT_OF_MEMORY, 1);
     cr_assert_eq(pool_free(pool, first), CUDA_SUCCESS);
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     goes_home();
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     fake_finish(context);
     cr_assert_eq(synchronise(), CUDA_SUCCESS);
     goes_home();
-    cr_assert_eq(away(one), 0);
+    cr_assert_eq(waiting(one), 0);
     cr_assert_eq(take_on(one, 3 * MIB), first);
     free_on(one, first);
     free_on(one, second);
@@ -713,15 +739,15 @@ Test(stream_parts, beside_a_capture_it_waits_for_an_event_of_its_own)
     CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
     fake_stream_works(one);
     cr_assert_eq(free_beside_a_capture(first), CUDA_SUCCESS);
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     cr_assert_eq(bytes_of(one).live, 3 * MIB);
     goes_home();
     CUdeviceptr instead = take_on(one, 3 * MIB);
     cr_assert_neq(instead, first);
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     fake_stream_is_done(one);
     goes_home();
-    cr_assert_eq(away(one), 0);
+    cr_assert_eq(waiting(one), 0);
     cr_assert_eq(take_on(one, 3 * MIB), first);
     free_on(one, first);
     free_on(one, second);
@@ -741,12 +767,34 @@ Test(stream_parts, what_waits_where_a_context_seems_to_end_is_not_over)
     CUdeviceptr instead = take_on(one, 3 * MIB);
     cr_assert_neq(instead, first);
     fake_stream_is_done(one);
+    fake_finish(context);
+    cr_assert_eq(synchronise(), CUDA_SUCCESS);
     goes_home();
     cr_assert_eq(take_on(one, 3 * MIB), first);
     free_on(one, first);
     free_on(one, second);
     free_on(one, instead);
     nothing_is_left();
+}
+
+/* Nor is it where another thread looks meanwhile. */
+Test(stream_parts, what_waits_for_another_context_that_may_end_is_not_over)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    CUcontext theirs = another_context(0);
+    CUstream their_stream = fake_stream();
+    fake_stream_works(their_stream);
+    free_on(their_stream, first);
+    fake_set_current(context);
+    struct ending ending = pool_context_ending(pool, theirs);
+    goes_home();
+    cr_assert_eq(waiting(one), 3 * MIB);
+    pool_context_ended(pool, ending, CONTEXT_LIVES);
+    fake_stream_is_done(their_stream);
+    goes_home();
+    cr_assert_eq(waiting(one), 0);
+    free_on(one, second);
 }
 
 Test(stream_parts, what_waits_for_a_context_goes_back_behind_its_work_as_it_ends)
@@ -777,9 +825,9 @@ Test(stream_parts, what_waited_for_a_context_that_ends_goes_home)
     fake_stream_is_done(one);
     const struct stream *stream = stream_called(one);
     const struct segments_counters *counters = segments();
-    cr_assert_eq(counter_get(&stream->parts.away), 1);
+    cr_assert_eq(counter_get(&stream->parts.waiting_bytes), 3 * MIB);
     struct ending ending = pool_context_ending(pool, context);
-    cr_assert_eq(counter_get(&stream->parts.away), 0);
+    cr_assert_eq(counter_get(&stream->parts.waiting_bytes), 0);
     cr_assert_eq(counter_get(&counters->spare_bytes), 17 * MIB);
     fake_end_context(context);
     pool_context_ended(pool, ending, CONTEXT_DIED);
@@ -818,7 +866,7 @@ Test(stream_parts, where_a_context_seems_to_end_the_free_does_not_wait)
     atomic_store(&context_record()->dying, true);
     free_on(one, first);
     cr_assert_eq(waits, 0);
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
     atomic_store(&context_record()->dying, false);
     goes_home();
     cr_assert_neq(take_on(one, 2 * MIB), first);
@@ -862,7 +910,7 @@ Test(stream_parts, nor_does_it_where_that_is_not_the_current_one)
     free_on(one, first);
     cr_assert_eq(waits, 0);
     atomic_store(&own->dying, false);
-    cr_assert_eq(away(one), 1);
+    cr_assert_eq(waiting(one), 3 * MIB);
 }
 
 /* Each context's legacy stream is another one. */
