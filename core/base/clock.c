@@ -29,26 +29,22 @@ static _Thread_local struct {
     unsigned naps;     /* how many naps it has made */
 } own;
 
-static uint64_t nanoseconds_of(const struct timespec *time)
+/* Returns false if a sandbox refuses the system call. */
+__attribute__((noinline)) static bool ask_kernel(struct timespec *now)
 {
-    return (uint64_t)time->tv_sec * 1000000000u + (uint64_t)time->tv_nsec;
+    int error = errno;
+    bool told = syscall(SYS_clock_gettime, CLOCK_MONOTONIC, now) == 0;
+    errno = error;
+    return told;
 }
 
-static uint64_t library_clock(void)
-{
-    struct timespec now = {0, 0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return nanoseconds_of(&now);
-}
-
-/* Returns the library's time if a sandbox refuses the system call. */
-static uint64_t kernel_clock(void)
+/* Reads the library's clock, or the kernel's if that can be asked. */
+static inline uint64_t read_clock(bool of_kernel)
 {
     struct timespec now;
-    int error = errno;
-    bool told = syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now) == 0;
-    errno = error;
-    return told ? nanoseconds_of(&now) : library_clock();
+    if (!of_kernel || !ask_kernel(&now))
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* Makes monotonic_now read the kernel's clock and continue from time. Changes nothing if
@@ -56,7 +52,7 @@ static uint64_t kernel_clock(void)
 static void distrust_library(uint64_t time)
 {
     uint64_t none = 0;
-    atomic_compare_exchange_strong_explicit(&correction, &none, (time - kernel_clock()) | 1,
+    atomic_compare_exchange_strong_explicit(&correction, &none, (time - read_clock(true)) | 1,
                                             memory_order_relaxed, memory_order_relaxed);
 }
 
@@ -84,7 +80,7 @@ __attribute__((noinline)) static uint64_t doubt(uint64_t now, uint64_t corrected
 uint64_t monotonic_now(void)
 {
     uint64_t corrected = atomic_load_explicit(&correction, memory_order_relaxed);
-    uint64_t now = corrected ? kernel_clock() + corrected : library_clock();
+    uint64_t now = corrected ? read_clock(true) + corrected : read_clock(false);
     if (__builtin_expect(now <= own.last, 0))
         return doubt(now, corrected);
     own.last = now;
@@ -98,15 +94,15 @@ struct clock_sleep clock_sleep_begin(void)
     struct clock_sleep sleep = {.began = monotonic_now()};
     /* The kernel's clock is read first here, and last in clock_sleep_end. So a correct library
      * clock never shows the longer sleep. */
-    sleep.kernel = kernel_clock();
-    sleep.library = library_clock();
+    sleep.kernel = read_clock(true);
+    sleep.library = read_clock(false);
     return sleep;
 }
 
 void clock_sleep_end(const struct clock_sleep *sleep, uint64_t asked)
 {
-    int64_t library = (int64_t)(library_clock() - sleep->library);
-    int64_t kernel = (int64_t)(kernel_clock() - sleep->kernel), least = (int64_t)(asked / 2);
+    int64_t library = (int64_t)(read_clock(false) - sleep->library);
+    int64_t kernel = (int64_t)(read_clock(true) - sleep->kernel), least = (int64_t)(asked / 2);
     uint64_t corrected = atomic_load_explicit(&correction, memory_order_relaxed);
     uint64_t slept = larger_of(asked, kernel > 0 ? (uint64_t)kernel : 0);
     if (!corrected && (library < least || library - SLACK > 2 * kernel))

@@ -43,15 +43,25 @@ static const struct unit count_units[] = {
 };
 #define COUNT_UNITS (sizeof(count_units) / sizeof(count_units[0]))
 
+/* Sets *thousandths to what value has beyond whole units, in thousandths of the unit, rounded down.
+ * Returns whether the rounding lost nothing. */
+static bool in_thousandths(uint64_t value, const struct unit *unit, unsigned *thousandths)
+{
+    unsigned __int128 scaled = (unsigned __int128)(value % unit->worth) * 1000;
+
+    *thousandths = (unsigned)(scaled / unit->worth);
+    return scaled % unit->worth == 0;
+}
+
 /* Writes value in unit with one decimal, rounded down. Prints two integers and a point of its own,
  * since printf takes the decimal point of a fraction from the locale. */
 static void write_tenths(uint64_t value, const struct unit *unit, char cell[READABLE_BYTES])
 {
-    uint64_t tenths = value % unit->worth / (unit->worth / 10 == 0 ? 1 : unit->worth / 10);
+    unsigned thousandths;
 
-    /* unit->worth / 10 is rounded down for a binary unit, so the quotient may be 10. */
-    snprintf(cell, READABLE_BYTES, "%llu.%llu %s", (unsigned long long)(value / unit->worth),
-             (unsigned long long)(tenths > 9 ? 9 : tenths), unit->name);
+    in_thousandths(value, unit, &thousandths);
+    snprintf(cell, READABLE_BYTES, "%llu.%u %s", (unsigned long long)(value / unit->worth),
+             thousandths / 100, unit->name);
 }
 
 static const struct unit *largest_unit_within(uint64_t value, const struct unit *units,
@@ -72,16 +82,6 @@ void readable_bytes(uint64_t bytes, char cell[READABLE_BYTES])
         snprintf(cell, READABLE_BYTES, "%llu B", (unsigned long long)bytes);
     else
         write_tenths(bytes, unit, cell);
-}
-
-/* Sets *thousandths to what value has beyond whole units, in thousandths of the unit, rounded down.
- * Returns whether the rounding lost nothing. */
-static bool in_thousandths(uint64_t value, const struct unit *unit, unsigned *thousandths)
-{
-    unsigned __int128 scaled = (unsigned __int128)(value % unit->worth) * 1000;
-
-    *thousandths = (unsigned)(scaled / unit->worth);
-    return scaled % unit->worth == 0;
 }
 
 void readable_exact_bytes(uint64_t bytes, char cell[READABLE_BYTES])

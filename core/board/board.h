@@ -64,9 +64,8 @@ struct board *board_visit(const char **why);
 void board_leave(struct board *board);
 
 /* To be called in the child of a fork: closes descriptors that were open briefly when the process
- * forked. board is NULL where the parent has not joined, or another thread was just joining.
- * Async-signal-safe. */
-void board_forget(struct board *board);
+ * forked. Async-signal-safe. */
+void board_forget(void);
 
 /* Returns the device's place on the slot, below BOARD_DEVICES, or -1 where it has none. The same
  * UUID (of the MIG instance where there is one) always gets the same place. */

@@ -143,7 +143,7 @@ static const char *join(struct board *board, const char *base, bool *again)
     return why;
 }
 
-static const char *join_patiently(struct board *board, const char *base, bool visits)
+static const char *join_and_fill_slot(struct board *board, const char *base, bool visits)
 {
     bool again = true;
     const char *why = NULL;
@@ -167,7 +167,7 @@ static struct board *join_below(const char *base, const char *group, bool visits
         return NULL;
     }
     struct board *board = make_board(group);
-    *why = board ? join_patiently(board, base, visits) : "memory is short";
+    *why = board ? join_and_fill_slot(board, base, visits) : "memory is short";
     if (board && *why) {
         munmap(board, sizeof *board);
         board = NULL;
@@ -220,11 +220,10 @@ void board_leave(struct board *board)
         atomic_store_explicit(&slot->entries[i].open, 0, memory_order_relaxed);
 }
 
-void board_forget(struct board *board)
+void board_forget(void)
 {
     /* The kernel has zeroed the child's copy of struct board (board_state.h), and the child lacks
      * the mapping. */
-    (void)board;
     board_file_close_in_child();
 }
 

@@ -134,7 +134,7 @@ __attribute__((noinline)) static CUresult free_past_the_pool(struct pool *pool, 
     heap_begin_driver_free(pool, context, &own);
     CUresult result = heap_free_by_driver(pool, block, address, call->release, call->argument);
     heap_end_driver_free(context, &own);
-    if (policy_is_without_fences(context))
+    if (!context_is_usable(context))
         heap_free_pending(pool, context);
     return result;
 }

@@ -9,6 +9,7 @@
 #include "core/contexts/epoch.h"
 #include "core/contexts/fence_list.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/contexts/return_stream.h"
 #include "core/reclaim/room.h"
 #include "driver_free.h"
@@ -84,7 +85,7 @@ bool heap_wait_for_stamp(struct pool *pool, struct context *context, uint64_t st
     const struct epochs *epochs = &context->epochs;
     bool fenced = !epoch_lacks_a_fence(epochs, stamp, true) || epoch_waits_for_a_second(epochs) ||
                   host_work_limit(&epochs->host_work) >= stamp;
-    bool waited = epoch_clean(epochs) >= stamp || (fenced && !policy_is_without_fences(context));
+    bool waited = epoch_clean(epochs) >= stamp || (fenced && context_is_usable(context));
     heap_unlock(heap);
     return waited;
 }
@@ -134,7 +135,7 @@ static void stop_waiting_in_frees(struct heap *heap, const struct driver_free *o
 /* Whether no fence is possible, or none may be recorded now. */
 static bool no_fence_is_possible(struct pool *pool, const struct context *context)
 {
-    return captures_under_way(&pool->captures) || policy_is_without_fences(context) ||
+    return captures_under_way(&pool->captures) || !context_is_usable(context) ||
            !pool->driver->cuCtxRecordEvent;
 }
 
@@ -263,8 +264,8 @@ CUresult heap_end_free(struct pool *pool, struct context *context, struct fence 
     for (int i = 1; fence; i++) {
         struct epoch_recorded recorded = epoch_record_and_lock(
             pool, context, fence, heap_keeps_up(heap) && heap->caches.count > 1);
-        bool good = context->epochs.failures == 0 && !recorded.unusable &&
-                    !policy_is_without_fences(context);
+        bool good =
+            context->epochs.failures == 0 && !recorded.unusable && context_is_usable(context);
         fence = i < FENCES_IN_A_ROW && good ? fence_again_if_due(context, waitable) : NULL;
         /* This thread has held the lock since its record ended, so no other thread is recording.
          * Nobody would answer `owed` any more, so it is cleared. */

@@ -127,8 +127,7 @@ static struct block *take_from_other_caches(struct pool *pool, struct context *c
                                             const struct place *place, enum hit *hit)
 {
     lock_must_be_held(&context->lock);
-    bool grows = policy_prefers_growth(pool, context, place);
-    if (!policy_other_caches_hold_bucket(pool, context, place, grows))
+    if (!policy_other_caches_hold_bucket(pool, context, place))
         return NULL;
     thread_caches_take(heap_of(context), place->bucket, !policy_can_wait(context, place));
     *hit = HIT_CLEAN;

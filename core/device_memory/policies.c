@@ -7,6 +7,7 @@
 #include "core/contexts/device.h"
 #include "core/contexts/fence_list.h"
 #include "core/contexts/pool_state.h"
+#include "core/contexts/registry.h"
 #include "core/contexts/surroundings.h"
 #include "release.h"
 #include "sums.h"
@@ -78,7 +79,7 @@ bool policy_may_grow(struct pool *pool, struct context *context, const struct bu
            !new_block_displaces_another(context, bucket);
 }
 
-bool policy_prefers_growth(struct pool *pool, struct context *context, const struct place *place)
+static bool prefers_growth(struct pool *pool, struct context *context, const struct place *place)
 {
     lock_must_be_held(&context->lock);
     const struct bucket *bucket = place->bucket;
@@ -152,11 +153,11 @@ bool policy_can_wait(const struct context *context, const struct place *place)
 }
 
 bool policy_other_caches_hold_bucket(struct pool *pool, struct context *context,
-                                     const struct place *place, bool grows)
+                                     const struct place *place)
 {
     lock_must_be_held(&context->lock);
     struct heap *heap = heap_of(context);
-    bool plenty = grows && !device_is_short(context->device) &&
+    bool plenty = prefers_growth(pool, context, place) && !device_is_short(context->device) &&
                   heap_kept_bytes(heap) <= context->device->cached_cap / 2;
     uint64_t ring =
         policy_keeps_hot(pool, heap) ? context->device->hot_bytes : context->device->growth_budget;
@@ -246,19 +247,12 @@ bool policy_has_host_work(const struct context *context)
     return host_work_limit(&context->epochs.host_work) != UINT64_MAX;
 }
 
-bool policy_is_without_fences(const struct context *context)
-{
-    /* Relaxed: the flag stays set while the context lives, and a late look costs one more failed
-     * call. */
-    return atomic_load_explicit(&context->unusable, memory_order_relaxed);
-}
-
 bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *context,
                                    const struct block *block)
 {
     lock_must_be_held(&context->lock);
     return (block_is_shared(block) && !block_is_part(block)) ||
-           captures_under_way(&pool->captures) || policy_is_without_fences(context);
+           captures_under_way(&pool->captures) || !context_is_usable(context);
 }
 
 /* Whether allocations might need the pending bytes. With all = room + clean bytes, one of these:

@@ -43,9 +43,6 @@
  * block, and pending bytes must be within the growth budget. */
 bool policy_may_grow(struct pool *pool, struct context *context, const struct bucket *bucket);
 
-/* Whether the thread should take a new block rather than wait for one at this place. */
-bool policy_prefers_growth(struct pool *pool, struct context *context, const struct place *place);
-
 /* Whether a thread that could wait for a block may ask for a new one now. Of several threads, one
  * asks at a time. Each call takes the driver's lock, which other threads' launches need. If many
  * threads called at once, each call would take as long as all of them together. No lock needed. */
@@ -67,9 +64,9 @@ bool policy_can_wait(const struct context *context, const struct place *place);
 
 /* Whether other threads' caches hold blocks that this thread would otherwise ask the driver for.
  * Where the reserve may not grow, it would wait for them. Pending blocks count only where it has
- * nothing to wait for and may not grow freely. grows: as policy_prefers_growth says. */
+ * nothing to wait for and may not grow freely. */
 bool policy_other_caches_hold_bucket(struct pool *pool, struct context *context,
-                                     const struct place *place, bool grows);
+                                     const struct place *place);
 
 /* Whether the device may wait, in a context barrier, instead of the host. Threads that allocate and
  * free without the lock are noticed by their frees. */
@@ -94,9 +91,6 @@ bool policy_has_host_work(const struct context *context);
 /* Whether the driver must free this block, whatever other policies say. */
 bool policy_is_the_drivers_to_free(struct pool *pool, const struct context *context,
                                    const struct block *block);
-
-/* Whether the pool has stopped recording fences in this context. No lock needed. */
-bool policy_is_without_fences(const struct context *context);
 
 /* Whether a later allocation might need the pending bytes. Their work might need the host to act
  * first without the pool knowing, as with a kernel that another thread unblocks. Then that

@@ -109,7 +109,7 @@ void pool_forget(struct pool *pool)
 {
     atomic_store_explicit(&pool->forgotten, true, memory_order_relaxed);
     housekeeper_forget(pool);
-    board_forget(atomic_load_explicit(&pool->board, memory_order_relaxed));
+    board_forget();
     figures_forget(&pool->figures);
     for (const struct kind *const *kind = pool->kinds; *kind; kind++)
         if ((*kind)->forget)

@@ -12,6 +12,12 @@
 
 #include "unknown_setting_json.h"
 
+/* Whether to look for more errors. */
+static bool goes_on(const struct document *document, int failed)
+{
+    return failed == 0 || document->each != NULL;
+}
+
 static const struct setting *setting_at(const char *path)
 {
     for (size_t i = 0; i < settings_table_length; i++)
@@ -134,9 +140,11 @@ static int check_segment(const struct document *document, const char *place, enu
 static int check_segments(const struct document *document, const char *place, enum memory_kind kind,
                           const struct segment_settings *segments)
 {
-    if (check_segment(document, place, kind, "small", segments->small, SIZE_CLASS_PAGE) != 0)
-        return -1;
-    return check_segment(document, place, kind, "large", segments->large, segments->small);
+    int failed = check_segment(document, place, kind, "small", segments->small, SIZE_CLASS_PAGE);
+
+    if (goes_on(document, failed))
+        failed |= check_segment(document, place, kind, "large", segments->large, segments->small);
+    return failed;
 }
 
 static int refuse_group_bytes(const struct document *document, const char *place, const char *why)
@@ -193,23 +201,23 @@ int settings_check(const struct document *document, const char *place,
 {
     int failed = 0;
 
-    for (int kind = 0; kind < MEMORY_KINDS; kind++) {
+    for (int kind = 0; kind < MEMORY_KINDS && goes_on(document, failed); kind++) {
         const struct bucket_settings *buckets =
             settings_of_kind(settings, (enum memory_kind)kind).buckets;
         failed |= check_buckets(document, place, (enum memory_kind)kind, buckets);
-        if (failed == 0 || document->each != NULL)
+        if (goes_on(document, failed))
             failed |= check_policy(document, place, (enum memory_kind)kind, buckets);
-        if (failed != 0 && document->each == NULL)
-            return -1;
     }
-    failed |= check_segments(document, place, KIND_DEVICE, &settings->device.segments);
-    failed |=
-        check_segments(document, place, KIND_STREAM_ORDERED, &settings->stream_ordered.segments);
-    if (failed == 0 || document->each != NULL)
+    if (goes_on(document, failed))
+        failed |= check_segments(document, place, KIND_DEVICE, &settings->device.segments);
+    if (goes_on(document, failed))
+        failed |= check_segments(document, place, KIND_STREAM_ORDERED,
+                                 &settings->stream_ordered.segments);
+    if (goes_on(document, failed))
         failed |= check_group(document, place, &settings->limits);
-    if (failed == 0 || document->each != NULL)
+    if (goes_on(document, failed))
         failed |= check_group_is_seen(document, place, settings);
-    if (failed == 0 || document->each != NULL)
+    if (goes_on(document, failed))
         failed |= check_memory_nodes(document, place, &settings->captures);
     return failed;
 }

@@ -85,6 +85,12 @@ expect "segments are whole pages" refused 'device\.segments\.small: found 314572
     '{"version": 1, "device": {"segments": {"small": "3MiB"}}}'
 expect "and large ones no smaller than small ones" refused 'device\.segments\.large: found 2097152, allowed are .* from 4194304 on' \
     '{"version": 1, "device": {"segments": {"small": "4MiB", "large": "2MiB"}}}'
+all_four() {
+    "$BUILD/cudapool" check - <<<'{"version": 1, "device": {"segments": {"small": "3MiB", "large": "5MiB"}},
+        "stream_ordered": {"segments": {"small": "3MiB", "large": "7MiB"}}}' >"$work/output" 2>&1
+    [ $? -eq 2 ] && [ "$(grep -Ec '(device|stream_ordered)\.segments\.(small|large): found' "$work/output")" -eq 4 ]
+}
+expect "and each one that is wrong is told" all_four
 
 # --- what the others pass -------------------------------------------------------------------------
 

@@ -276,10 +276,10 @@ Test(board, is_not_in_a_forked_child)
     cr_assert(demand);
     pid_t child = fork();
     if (child == 0) {
-        board_forget(board);
+        board_forget();
         board_demand_look(demand);
         board_demand_end(demand);
-        board_forget(NULL);
+        board_forget();
     }
     expect_child_is_not_joined(board, child);
     expect_child_is_not_joined(board, fork());
@@ -672,7 +672,7 @@ Test(board, leaves_no_descriptor_to_a_child)
         int status = 0;
         pid_t child = fork();
         if (child == 0) {
-            board_forget(board);
+            board_forget();
             _exit(has_board_open());
         }
         waitpid(child, &status, 0);
@@ -808,5 +808,5 @@ Test(board, needs_none)
     cr_expect_eq(board_group_held(NULL, 0), 0);
     cr_expect_not(board_next_process(NULL, &slot, &process));
     board_leave(NULL);
-    board_forget(NULL);
+    board_forget();
 }
