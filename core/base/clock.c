@@ -41,7 +41,7 @@ __attribute__((noinline)) static bool ask_kernel(struct timespec *now)
 /* Reads the library's clock, or the kernel's if that can be asked. */
 static inline uint64_t read_clock(bool of_kernel)
 {
-    struct timespec now;
+    struct timespec now = {0, 0};
     if (!of_kernel || !ask_kernel(&now))
         clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;

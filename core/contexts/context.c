@@ -132,8 +132,8 @@ static void close_barriers(struct pool *pool, CUcontext handle)
         epoch_order_behind_barrier(pool, c, handle);
 }
 
-/* Marks the context as ending, if it has this generation (0: any). Returns the generation; 0: it
- * has another one. ends: the driver's call ends the context for good if it succeeds. */
+/* Marks the context as ending, if it is alive and has this generation (0: any). Returns the
+ * generation; 0: not so. ends: the driver's call ends the context for good if it succeeds. */
 static uint64_t begin_end(struct pool *pool, struct context *context, uint64_t generation,
                           bool ends)
 {
@@ -142,13 +142,15 @@ static uint64_t begin_end(struct pool *pool, struct context *context, uint64_t g
     /* A thread that records a fence in the context holds the fence lock, so it finishes first. */
     lock_take(&pool->fence_lock, LOCK_FENCE);
     uint64_t present = context_generation(context);
-    bool is_meant = generation == 0 || generation == present;
-    if (is_meant)
+    bool is_meant = (present & 1) != 0 && (generation == 0 || generation == present);
+    if (is_meant) {
+        context->enders++;
         atomic_store(&context->dying, true);
+        TELL_KINDS(context, ending, context, true);
+    }
     lock_give(&pool->fence_lock);
     if (!is_meant)
         return 0;
-    TELL_KINDS(context, ending, context, true);
     /* Pairs with context_pin, which adds to pins and then loads dying. A thread that has pinned the
      * context never waits for a lock that this thread holds, so this loop ends. */
     uint64_t started = monotonic_now();
@@ -460,16 +462,18 @@ void context_end_finish(struct pool *pool, struct context *context, uint64_t gen
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     leave_driver();
-    if (context) {
-        lock_take(&pool->fence_lock, LOCK_FENCE);
-        bool ours = context_generation(context) == generation;
-        if (died && ours && context_is_alive(context))
+    if (!context)
+        return;
+    lock_take(&pool->fence_lock, LOCK_FENCE);
+    /* Otherwise another end has done all this, and the record may serve a context that ends now. */
+    if (context_generation(context) == generation) {
+        if (died)
             forget_context(pool, context);
-        /* Otherwise another end has done this, and the record may serve a context that ends now. */
-        if (ours) {
+        context->enders = died ? 0 : context->enders - 1;
+        if (context->enders == 0) {
             TELL_KINDS(context, ending, context, false);
             atomic_store(&context->dying, false);
         }
-        lock_give(&pool->fence_lock);
     }
+    lock_give(&pool->fence_lock);
 }

@@ -67,8 +67,7 @@ struct kind {
      * pin the context. So its fences can be recorded or queried now for the last time. */
     void (*before_end)(struct pool *pool, struct context *context);
     /* Called before (ending) and after (not ending) the driver call that may end the context. The
-     * kind serves no allocation in between. The primary lock may be held. The fence lock is held
-     * if and only if not ending. */
+     * kind serves no allocation in between. The fence lock is held. */
     void (*ending)(struct context *context, bool ending);
     /* No other thread uses the context any more, and the context is about to end for good. The kind
      * releases its memory to the driver. */

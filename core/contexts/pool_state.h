@@ -133,9 +133,10 @@ struct context {
     /* The program has called cuCtxWaitEvent. Work submitted from now on, the pool's own included,
      * may wait for work that no free would have waited for. */
     _Atomic bool barred;
-    /* True from before the driver is asked to end the context until the driver has answered.
+    /* dying = enders > 0: from before the driver is asked to end the context until it has answered.
      * Sequentially consistent with pins: see context_pin. */
     _Atomic bool dying;
+    unsigned enders; /* threads that are ending the context. Guarded by the fence lock */
     _Atomic uint64_t generation; /* even: dead or spare; odd: alive */
     struct context *next; /* in the list of all contexts ever made; written before it is listed */
     void *of_kind[KINDS_OF_POOL]; /* each kind's data; fixed before the context is listed */

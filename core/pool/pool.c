@@ -22,7 +22,6 @@
 #include "core/scalars/scalars.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_memory.h"
-#include "core/stream_memory/stream_table.h"
 
 /* The kinds of memory, in the order in which they are asked. heap_of relies on device memory being
  * the first. */

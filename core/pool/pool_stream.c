@@ -361,11 +361,12 @@ bool pool_stream_bytes(struct pool *pool, CUstream handle, struct kept_bytes *by
     lock_take(&stream->lock, LOCK_STREAM);
     stream_done_apply(stream);
     uint64_t free = counter_get(&stream->free_bytes);
-    uint64_t clean = counter_get(&stream->clean_bytes),
-             spare = counter_get(&stream->parts.spare_bytes);
+    uint64_t clean = counter_get(&stream->clean_bytes);
+    uint64_t spare = counter_get(&stream->parts.spare_bytes);
+    uint64_t waiting = counter_get(&stream->parts.waiting_bytes);
     bytes->live = counter_get(&stream->reserved_bytes) - free - spare;
-    bytes->cached = clean + spare;
-    bytes->pending = free - clean;
+    bytes->cached = clean + spare - waiting;
+    bytes->pending = free - clean + waiting;
     lock_give(&stream->lock);
     return true;
 }
@@ -379,7 +380,7 @@ static unsigned streams_pending(struct pool *pool)
         struct stream *stream = stream_at(streams, i);
         lock_take(&stream->lock, LOCK_STREAM);
         stream_done_apply(stream);
-        count += stream->pending.first != NULL;
+        count += stream->pending.first != NULL || stream->parts.waiting.first != NULL;
         lock_give(&stream->lock);
     }
     return count;

@@ -118,13 +118,39 @@ static void wait_for_blocking(struct pool *pool, struct context *context)
     leave_driver();
 }
 
+/* Releases what is pending, and segments, behind an event after all of the context's work. False:
+ * none can be recorded. Parts are taken first, since the event stands for no free after it. */
+static bool release_behind_all(struct choice *choice, enum eviction reason)
+{
+    struct pool *pool = choice->pool;
+    struct context *context = choice->context;
+    struct merge_parts parts = {0, 0, NULL};
+    CUevent after;
+    if (!choice->mempool)
+        parts = stream_merge_take_waiting(pool, context);
+    enter_driver();
+    bool recorded = stream_pending_record_context(pool, context, &after);
+    leave_driver();
+    if (!recorded) {
+        stream_merge_put_back(pool, &parts);
+        return false;
+    }
+    choice->pending_too = true;
+    stream_give_back(choice, UINT64_MAX, reason, &after, RELEASE_IN_ALLOCATION);
+    struct block *segments = stream_merge_collect_segments(pool, &parts);
+    stream_release_chain(pool, context, segments, reason, &after);
+    enter_driver();
+    pool->driver->cuEventDestroy_v2(after);
+    leave_driver();
+    return true;
+}
+
 /* Releases the context's free blocks of the memory pool, ordered after the context's work so far.
  * mempool NULL: the context itself ends. Then segments go too, and the function may wait, since the
  * driver waits for the context's work next. */
 static void release_all(struct pool *pool, struct context *context, const struct mempool *mempool,
                         enum eviction reason)
 {
-    CUevent after;
     struct choice choice = {.pool = pool,
                             .context = context,
                             .generation = context_generation(context),
@@ -137,20 +163,8 @@ static void release_all(struct pool *pool, struct context *context, const struct
     bool waits = !mempool && stream_merge_has_waiting(streams_of(pool), context->device);
     if (!waits && !stream_pending_newest(pool, context))
         return;
-    enter_driver();
-    bool recorded = stream_pending_record_context(pool, context, &after);
-    leave_driver();
-    if (recorded) {
-        choice.pending_too = true;
-        stream_give_back(&choice, UINT64_MAX, reason, &after, RELEASE_IN_ALLOCATION);
-        if (!mempool)
-            stream_release_chain(pool, context, stream_merge_collect_segments(pool, context),
-                                 reason, &after);
-        enter_driver();
-        pool->driver->cuEventDestroy_v2(after);
-        leave_driver();
+    if (release_behind_all(&choice, reason))
         return;
-    }
     /* If only a memory pool ends, its pending blocks are released once they are clean. */
     if (mempool)
         return;

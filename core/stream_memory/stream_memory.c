@@ -136,7 +136,8 @@ static bool wait_for_the_rest(struct pool *pool, struct device *device,
                               const struct reclaim *progress)
 {
     uint64_t until = monotonic_now() + TELL_NANOSECONDS;
-    uint64_t pending = stream_sum(pool, device).pending;
+    struct stream_bytes sum = stream_sum(pool, device);
+    uint64_t pending = sum.pending + sum.waiting;
     if (!may_look_at_streams(pool, device, progress) ||
         (device && !look_is_due(stream_device(device), pending)))
         return false;

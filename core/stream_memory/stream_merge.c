@@ -102,9 +102,12 @@ void stream_merge_after(struct pool *pool, struct stream_block *part, struct fen
     }
 }
 
-static struct context *waits_for(const struct stream_block *part)
+/* Whether the part waits for work of this context. */
+static bool waits_for(const struct stream_block *part, const struct context *context)
 {
-    return part->event ? part->event->context : part->context;
+    const struct context *other = part->event ? part->event->context : part->context;
+    uint64_t generation = part->event ? part->event->generation : part->context_generation;
+    return other == context && generation == context_generation(context);
 }
 
 /* The context of the event is pinned, or the calling thread ends it. */
@@ -117,42 +120,34 @@ static void drop_event(struct pool *pool, struct stream_block *part)
     part->event = NULL;
 }
 
-/* Whether the part's event is over. A context that has ended has taken its work with it. While it
- * is not known whether the context ends, the part counts as not over. Only the thread that ends the
- * context queries its events. */
+/* Whether the part's event is over. A context that has ended has taken its work with it, and the
+ * driver's event. While it is not known whether the context ends, the part counts as not over. Only
+ * the thread that ends the context queries its events. */
 static bool event_is_over(struct pool *pool, struct stream_block *part,
                           const struct context *ending)
 {
     struct context *context = part->event->context;
     uint64_t generation = part->event->generation;
     bool pinned = context_pin(context, generation);
-    CUresult result = CUDA_ERROR_NOT_READY;
-    if (pinned || context == ending) {
-        result = event_query_relaxed(pool, part->event->event);
-        if (result != CUDA_ERROR_NOT_READY)
-            drop_event(pool, part);
-    } else if (context_generation(context) != generation) {
+    bool lives = context_generation(context) == generation;
+    bool may_ask = lives && (pinned || context == ending);
+    bool over = !lives;
+    if (may_ask)
+        over = event_query_relaxed(pool, part->event->event) == CUDA_SUCCESS;
+    if (may_ask && over)
+        drop_event(pool, part);
+    if (!lives) {
         free(part->event);
         part->event = NULL;
-        result = CUDA_SUCCESS;
     }
     if (pinned)
         context_unpin(context);
-    /* Nobody else can tell. All work of the part's own context comes last. */
-    if (result != CUDA_SUCCESS && !part->event)
-        counter_set(&part->block.epoch, epoch_current(&part->context->epochs));
-    return result == CUDA_SUCCESS;
+    return over;
 }
 
 /* ---- at the end of a context ---- */
 
-/* Parts that take_waiting_parts has taken: marked as refused, and in no other list. */
-struct parts {
-    size_t count, room;
-    struct stream_block **list; /* NULL: an entry that has been dealt with */
-};
-
-static bool add(struct parts *parts, struct stream_block *part)
+static bool add(struct merge_parts *parts, struct stream_block *part)
 {
     if (parts->count == parts->room) {
         size_t room = parts->room ? 2 * parts->room : 64;
@@ -169,14 +164,14 @@ static bool add(struct parts *parts, struct stream_block *part)
 /* Takes the parts that wait on the stream for work of this context, as far as there is memory for
  * the list. */
 static void take_waiting_parts(struct stream *stream, const struct context *context,
-                               struct parts *parts)
+                               struct merge_parts *parts)
 {
     lock_take(&stream->lock, LOCK_STREAM);
     struct block *b = stream->context == context ? stream->parts.waiting.first : NULL;
     for (struct block *next; b; b = next) {
         struct stream_block *part = stream_block_of(b);
         next = b->links[LINK_HEAP].next;
-        if (waits_for(part) != context || !add(parts, part))
+        if (!waits_for(part, context) || !add(parts, part))
             continue;
         stream_parts_end_to_wait(stream, part);
         b->refused = true;
@@ -187,7 +182,7 @@ static void take_waiting_parts(struct stream *stream, const struct context *cont
 
 /* Takes all parts of this segment out of the list. The caller then merges the segment, and their
  * records end. */
-static void drop_parts_of(struct parts *parts, size_t from, const struct shelf *home,
+static void drop_parts_of(struct merge_parts *parts, size_t from, const struct shelf *home,
                           const struct block *head)
 {
     lock_must_be_held(&home->stream->lock);
@@ -199,7 +194,7 @@ static void drop_parts_of(struct parts *parts, size_t from, const struct shelf *
         }
 }
 
-static struct block *merge_segment(struct pool *pool, struct parts *parts, size_t i,
+static struct block *merge_segment(struct pool *pool, struct merge_parts *parts, size_t i,
                                    struct block *chain)
 {
     struct stream_block *part = parts->list[i], *whole = NULL;
@@ -224,23 +219,42 @@ static struct block *merge_segment(struct pool *pool, struct parts *parts, size_
     return &whole->block;
 }
 
-struct block *stream_merge_collect_segments(struct pool *pool, struct context *context)
+struct merge_parts stream_merge_take_waiting(struct pool *pool, const struct context *context)
 {
     struct streams *streams = streams_of(pool);
-    struct parts parts = {0, 0, NULL};
-    struct block *chain = NULL;
+    struct merge_parts parts = {0, 0, NULL};
     for (unsigned i = 0; i < stream_count(streams); i++)
         take_waiting_parts(stream_at(streams, i), context, &parts);
-    /* The driver frees the segments behind all of the context's work, and so what is left of it. */
-    for (size_t i = 0; i < parts.count; i++)
-        if (parts.list[i]->event) {
-            drop_event(pool, parts.list[i]);
-            counter_set(&parts.list[i]->block.epoch, epoch_current(&context->epochs));
+    return parts;
+}
+
+static void put_back(struct pool *pool, struct stream_block *part)
+{
+    struct stream *stream = shelf_of(part)->stream;
+    stream_merge_after(pool, part, part->event);
+    stream_block_has_a_place(stream);
+}
+
+void stream_merge_put_back(struct pool *pool, struct merge_parts *parts)
+{
+    for (size_t i = 0; i < parts->count; i++)
+        put_back(pool, parts->list[i]);
+    free(parts->list);
+}
+
+struct block *stream_merge_collect_segments(struct pool *pool, struct merge_parts *parts)
+{
+    struct block *chain = NULL;
+    for (size_t i = 0; i < parts->count; i++)
+        if (parts->list[i]->event) {
+            drop_event(pool, parts->list[i]);
+            counter_set(&parts->list[i]->block.epoch,
+                        epoch_current(&parts->list[i]->context->epochs));
         }
-    for (size_t i = 0; i < parts.count; i++)
-        if (parts.list[i])
-            chain = merge_segment(pool, &parts, i, chain);
-    free(parts.list);
+    for (size_t i = 0; i < parts->count; i++)
+        if (parts->list[i])
+            chain = merge_segment(pool, parts, i, chain);
+    free(parts->list);
     return chain;
 }
 

@@ -16,6 +16,7 @@
 #define CUDAPOOL_CORE_STREAM_MERGE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/driver/cuda_abi.h"
@@ -45,11 +46,21 @@ void stream_merge_part(struct pool *pool, struct stream_block *part);
  * the part waits until epoch_own_clean of its context is >= block.epoch. */
 void stream_merge_after(struct pool *pool, struct stream_block *part, struct fence_event *event);
 
-/* The context is about to end, and kept from other threads. Returns the segments of its streams in
- * which nothing is live. Their parts may wait for the context's work. The segments are chained
- * through links[LINK_HEAP].next and detached from their streams. The driver is to free them ordered
- * after all of the context's work. */
-struct block *stream_merge_collect_segments(struct pool *pool, struct context *context);
+/* Parts that a thread has taken: marked as refused, and in no other list. */
+struct merge_parts {
+    size_t count, room;
+    struct stream_block **list; /* NULL: an entry that has been dealt with */
+};
+
+/* For a context that is about to end, and kept from other threads. stream_merge_take_waiting takes
+ * the parts of its streams that wait for its work, as far as there is memory for the list. Then the
+ * caller records an event after all of the context's work. stream_merge_collect_segments returns
+ * the segments in which nothing is live, chained through links[LINK_HEAP].next and detached from
+ * their streams. The driver is to free them ordered after that event. Without an event the caller
+ * calls stream_merge_put_back instead. Both end the list. */
+struct merge_parts stream_merge_take_waiting(struct pool *pool, const struct context *context);
+struct block *stream_merge_collect_segments(struct pool *pool, struct merge_parts *parts);
+void stream_merge_put_back(struct pool *pool, struct merge_parts *parts);
 
 /* Releases a segment that must not stay (MERGED_LEAVES) to the driver. handle: in this stream's
  * order; NULL: nothing uses the segment any more. */

@@ -191,7 +191,8 @@ static void lose_segment(struct pool *pool, struct stream_block *record)
     if (!home)
         return;
     lock_take(&home->stream->lock, LOCK_STREAM);
-    if (stream_part_shelf(record) == home)
+    /* Meanwhile the segment may have become a whole block again. */
+    if (stream_part_shelf(record) == home && block_is_part(&record->block))
         chain = stream_parts_lose(home, record);
     lock_give(&home->stream->lock);
     for (struct block *next; chain; chain = next) {

@@ -14,7 +14,6 @@
 #include "stream_events.h"
 #include "stream_merge.h"
 #include "stream_order.h"
-#include "stream_owner.h"
 #include "stream_parts.h"
 #include "stream_pending.h"
 #include "stream_reserve.h"
@@ -280,7 +279,10 @@ CUresult stream_part_free_apart(struct pool *pool, struct stream_block *part, CU
     if (!event && context != part->context && stream_is_created(handle) &&
         context_generation(part->context) == part->context_generation)
         event = record_apart(pool, part->context, NULL, handle);
-    if (!event)
+    /* A capture has begun meanwhile, which a synchronise would end. */
+    if (!event && stream_may_be_captured(pool, handle))
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    else if (!event)
         result = synchronise(pool, handle);
     if (result != CUDA_SUCCESS)
         return give_to_program(part, result);

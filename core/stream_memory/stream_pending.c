@@ -168,7 +168,8 @@ void stream_pending_wait_until(struct pool *pool, const struct device *device, u
         return;
     uint64_t started = monotonic_now(), cached = stream_sum(pool, device).cached;
     stream_pending_fence_device(pool, device);
-    while (may_learn(pool, device) && monotonic_now() < give_up_at) {
+    while ((may_learn(pool, device) || stream_merge_has_waiting(streams, device)) &&
+           monotonic_now() < give_up_at) {
         stream_pending_query(pool, device);
         if (stream_sum(pool, device).cached > cached || !is_anything_unclean(streams, device))
             break;

@@ -258,6 +258,8 @@ Test(stream_parts, freed_on_another_stream_it_is_nobodys_until_it_is_over)
     fake_stream_works(other);
     free_on(other, first);
     cr_assert_eq(waiting(one), 3 * MIB);
+    cr_assert_eq(bytes_of(one).pending, 3 * MIB);
+    cr_assert_eq(bytes_of(one).cached, 14 * MIB);
     goes_home();
     cr_assert_eq(waiting(one), 3 * MIB);
     CUdeviceptr instead = take_on(one, 3 * MIB), elsewhere = take_on(other, 3 * MIB);
@@ -793,6 +795,26 @@ Test(stream_parts, what_waits_for_another_context_that_may_end_is_not_over)
     pool_context_ended(pool, ending, CONTEXT_LIVES);
     fake_stream_is_done(their_stream);
     goes_home();
+    cr_assert_eq(waiting(one), 0);
+    free_on(one, second);
+}
+
+/* Its events have ended with it. */
+Test(stream_parts, what_waited_for_another_context_that_has_ended_is_over)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
+    CUcontext theirs = another_context(0);
+    CUstream their_stream = fake_stream();
+    fake_stream_works(their_stream);
+    free_on(their_stream, first);
+    fake_set_current(context);
+    struct ending ending = pool_context_ending(pool, theirs);
+    cr_assert_eq(waiting(one), 3 * MIB);
+    unsigned queries = fake_stream_calls().queries;
+    fake_end_context(theirs);
+    pool_context_ended(pool, ending, CONTEXT_DIED);
+    cr_assert_eq(fake_stream_calls().queries, queries);
     cr_assert_eq(waiting(one), 0);
     free_on(one, second);
 }
