@@ -5,6 +5,7 @@
 #include "core/base/numbers.h"
 #include "core/contexts/capture.h"
 #include "core/contexts/epoch.h"
+#include "core/contexts/fence_list.h"
 #include "core/driver/calls.h"
 #include "core/housekeeper/housekeeper.h"
 #include "core/reclaim/miss.h"
