@@ -206,12 +206,19 @@ static inline bool stream_has_unclean_spare(const struct stream *stream)
     return counter_get(&stream->parts.spare_stamp) > stream_done(stream);
 }
 
+/* Whether freed parts of the stream's segments may still be used (stream_merge.h). No lock needed.
+ */
+static inline bool stream_has_waiting(const struct stream *stream)
+{
+    return counter_get(&stream->parts.waiting_bytes) != 0;
+}
+
 /* Whether anything on the stream seems not to be clean. No lock needed: the answer may be a moment
  * old. */
 static inline bool stream_seems_unclean(const struct stream *stream)
 {
     return counter_get(&stream->free_bytes) != counter_get(&stream->clean_bytes) ||
-           stream_has_unclean_spare(stream) || counter_get(&stream->parts.waiting_bytes) != 0;
+           stream_has_unclean_spare(stream) || stream_has_waiting(stream);
 }
 
 /* stream_block_is_detached: a block has left the stream's shelves; the caller holds the lock.

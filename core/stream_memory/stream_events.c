@@ -357,6 +357,5 @@ uint64_t stream_newest_unclean(const struct stream *stream)
     const struct block *last = stream->pending.last;
     uint64_t newest =
         larger_of(last ? counter_get(&last->epoch) : 0, counter_get(&stream->parts.spare_stamp));
-    bool waits = counter_get(&stream->parts.waiting_bytes) != 0;
-    return waits || newest > stream_done(stream) ? newest : 0;
+    return stream_has_waiting(stream) || newest > stream_done(stream) ? newest : 0;
 }

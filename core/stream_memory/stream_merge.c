@@ -194,6 +194,13 @@ static void drop_parts_of(struct merge_parts *parts, size_t from, const struct s
         }
 }
 
+static void put_back(struct pool *pool, struct stream_block *part)
+{
+    struct stream *stream = shelf_of(part)->stream;
+    stream_merge_after(pool, part, part->event);
+    stream_block_has_a_place(stream);
+}
+
 static struct block *merge_segment(struct pool *pool, struct merge_parts *parts, size_t i,
                                    struct block *chain)
 {
@@ -209,9 +216,7 @@ static struct block *merge_segment(struct pool *pool, struct merge_parts *parts,
         lock_give(&home->stream->lock);
     }
     if (!whole) {
-        struct stream *stream = shelf_of(part)->stream;
-        stream_merge_after(pool, part, NULL);
-        stream_block_has_a_place(stream);
+        put_back(pool, part);
         return chain;
     }
     returning_begin(home->stream->device, whole->block.bytes);
@@ -226,13 +231,6 @@ struct merge_parts stream_merge_take_waiting(struct pool *pool, const struct con
     for (unsigned i = 0; i < stream_count(streams); i++)
         take_waiting_parts(stream_at(streams, i), context, &parts);
     return parts;
-}
-
-static void put_back(struct pool *pool, struct stream_block *part)
-{
-    struct stream *stream = shelf_of(part)->stream;
-    stream_merge_after(pool, part, part->event);
-    stream_block_has_a_place(stream);
 }
 
 void stream_merge_put_back(struct pool *pool, struct merge_parts *parts)
@@ -265,15 +263,10 @@ static bool is_of(const struct stream *stream, const struct device *device)
     return !device || stream->device == device;
 }
 
-static bool waits_on(const struct stream *stream)
-{
-    return counter_get(&stream->parts.waiting_bytes) != 0;
-}
-
 bool stream_merge_has_waiting(const struct streams *streams, const struct device *device)
 {
     for (unsigned i = 0; streams && i < stream_count(streams); i++)
-        if (waits_on(stream_at(streams, i)) && is_of(stream_at(streams, i), device))
+        if (stream_has_waiting(stream_at(streams, i)) && is_of(stream_at(streams, i), device))
             return true;
     return false;
 }
@@ -349,7 +342,7 @@ void stream_merge_all(struct pool *pool, const struct device *device, const stru
     atomic_fetch_add_explicit(&streams->merging, 1, memory_order_relaxed);
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
-        if (waits_on(stream) && is_of(stream, device))
+        if (stream_has_waiting(stream) && is_of(stream, device))
             merge_of_stream(pool, stream, ending);
     }
     atomic_fetch_sub_explicit(&streams->merging, 1, memory_order_release);
@@ -358,7 +351,7 @@ void stream_merge_all(struct pool *pool, const struct device *device, const stru
 bool stream_merge_own(struct pool *pool, struct stream *stream)
 {
     struct streams *streams = streams_of(pool);
-    if (!waits_on(stream))
+    if (!stream_has_waiting(stream))
         return false;
     lock_take(&stream->lock, LOCK_STREAM);
     struct context *context = stream->context;

@@ -208,8 +208,7 @@ bool stream_reserve_watch(struct pool *pool)
         struct stream *stream = stream_at(streams, i);
         lock_take(&stream->lock, LOCK_STREAM);
         stream->frees_until_look = 0;
-        any |=
-            counter_get(&stream->free_bytes) != 0 || counter_get(&stream->parts.waiting_bytes) != 0;
+        any |= counter_get(&stream->free_bytes) != 0 || stream_has_waiting(stream);
         lock_give(&stream->lock);
     }
     return any || (streams && !empty_drivers_pools(pool));

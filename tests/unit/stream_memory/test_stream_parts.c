@@ -779,16 +779,27 @@ Test(stream_parts, what_waits_where_a_context_seems_to_end_is_not_over)
     nothing_is_left();
 }
 
+static CUdeviceptr live_part;
+
+/* A part waits for a stream of another context, and the segment's other part is live. */
+static CUcontext free_in_another_context(CUstream *their_stream)
+{
+    start_streams();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    live_part = take_on(one, 3 * MIB);
+    CUcontext theirs = another_context(0);
+    *their_stream = fake_stream();
+    fake_stream_works(*their_stream);
+    free_on(*their_stream, first);
+    fake_set_current(context);
+    return theirs;
+}
+
 /* Nor is it where another thread looks meanwhile. */
 Test(stream_parts, what_waits_for_another_context_that_may_end_is_not_over)
 {
-    start_streams();
-    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
-    CUcontext theirs = another_context(0);
-    CUstream their_stream = fake_stream();
-    fake_stream_works(their_stream);
-    free_on(their_stream, first);
-    fake_set_current(context);
+    CUstream their_stream;
+    CUcontext theirs = free_in_another_context(&their_stream);
     struct ending ending = pool_context_ending(pool, theirs);
     goes_home();
     cr_assert_eq(waiting(one), 3 * MIB);
@@ -796,19 +807,14 @@ Test(stream_parts, what_waits_for_another_context_that_may_end_is_not_over)
     fake_stream_is_done(their_stream);
     goes_home();
     cr_assert_eq(waiting(one), 0);
-    free_on(one, second);
+    free_on(one, live_part);
 }
 
 /* Its events have ended with it. */
 Test(stream_parts, what_waited_for_another_context_that_has_ended_is_over)
 {
-    start_streams();
-    CUdeviceptr first = take_on(one, 3 * MIB), second = take_on(one, 3 * MIB);
-    CUcontext theirs = another_context(0);
-    CUstream their_stream = fake_stream();
-    fake_stream_works(their_stream);
-    free_on(their_stream, first);
-    fake_set_current(context);
+    CUstream their_stream;
+    CUcontext theirs = free_in_another_context(&their_stream);
     struct ending ending = pool_context_ending(pool, theirs);
     cr_assert_eq(waiting(one), 3 * MIB);
     unsigned queries = fake_stream_calls().queries;
@@ -816,7 +822,7 @@ Test(stream_parts, what_waited_for_another_context_that_has_ended_is_over)
     pool_context_ended(pool, ending, CONTEXT_DIED);
     cr_assert_eq(fake_stream_calls().queries, queries);
     cr_assert_eq(waiting(one), 0);
-    free_on(one, second);
+    free_on(one, live_part);
 }
 
 Test(stream_parts, what_waits_for_a_context_goes_back_behind_its_work_as_it_ends)
