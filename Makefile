@@ -172,10 +172,11 @@ test: all replays $(if $(SANITIZE),plain,unit) ## run all tests; SANITIZE=addres
 
 SEEDS   ?= 1-
 MINUTES ?= 2
-random: library $(RANDOM) $(NEIGHBOURS) ## run random programs with and without the pool, in turns, freely and in processes that share a device: SEEDS=1-100 MINUTES=2 (each)
+random: library $(RANDOM) $(NEIGHBOURS) ## run random programs with and without the pool, in turns, freely and in processes that share a device or a limit: SEEDS=1-100 MINUTES=2 (each)
 	@$(RANDOM) seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
 	@$(RANDOM) free seeds=$(SEEDS) minutes=$(MINUTES) jobs=$(or $(JOBS),$(shell nproc))
 	@$(NEIGHBOURS) seeds=$(SEEDS) minutes=$(MINUTES)
+	@$(NEIGHBOURS) group seeds=$(SEEDS) minutes=$(MINUTES)
 
 SECONDS_EACH ?= 60
 fuzz: ## run the coverage-guided fuzzers (needs clang): SECONDS_EACH=60 AT_A_TIME=2
@@ -414,7 +415,7 @@ $(filter %/test_machine_nodes,$(UNIT_TESTS) $(PLAIN_TESTS)): \
 # The core's calls of the board go to the test (fake_board.h).
 $(filter %/test_neighbours,$(UNIT_TESTS) $(PLAIN_TESTS)): \
     LDFLAGS += $(foreach f,join leave forget device publish publish_in_order publish_listening publish_at_end publish_ending others ended_at \
-        ask ask_to_tell demand_look demand_end sleep take give answered group_take group_give group_held,\
+        ask ask_to_tell demand_look demand_end sleep take give answered group_take read_limits group_give group_held,\
         -Wl,--wrap=board_$(f))
 
 $(BUILD)/tests/unit/%: tests/unit/%.c $(UNIT_OBJECTS) $(BUILD)/core.a Makefile | dependencies

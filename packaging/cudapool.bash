@@ -19,8 +19,8 @@ _cudapool_settings() {
         host.buckets.largest host.caps.cached host.caps.blocks_per_bucket host.caps.reserve_ratio \
         host.growth_budget host.evict host.release_after_idle host.free_synchronizes host.large \
         captures.allocate captures.memory_nodes neighbours.enabled neighbours.leave_free \
-        limits.device_bytes limits.group limits.group_bytes report.at_exit report.file \
-        figures.enabled figures.directory figures.keep
+        limits.device_bytes limits.group limits.group_bytes limits.tell_total report.at_exit \
+        report.file figures.enabled figures.directory figures.keep
 }
 # End of settings.
 
@@ -112,7 +112,7 @@ _cudapool() {
     local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
     COMPREPLY=()
     if [ "$COMP_CWORD" -eq 1 ]; then
-        _cudapool_words "$word" "run try report top trim check configs help --help --version"
+        _cudapool_words "$word" "run try report top trim limit check configs help --help --version"
         return
     fi
     case ${COMP_WORDS[1]} in
@@ -143,6 +143,15 @@ _cudapool() {
             _cudapool_words "$word" "$(_cudapool_processes)"
         fi
         ;;
+    limit)
+        if [[ $word == -* ]]; then
+            _cudapool_words "$word" "--group --help"
+        elif [ "$COMP_CWORD" -eq 2 ]; then
+            _cudapool_words "$word" "$(_cudapool_processes)"
+        elif [[ $previous != --group ]]; then
+            _cudapool_words "$word" "settings"
+        fi
+        ;;
     check)
         if [[ $word == -* ]]; then
             _cudapool_words "$word" "--all --help"
@@ -151,7 +160,7 @@ _cudapool() {
         fi
         ;;
     configs) _cudapool_words "$word" "$(_cudapool_configs) schema" ;;
-    help) _cudapool_words "$word" "run try report top trim check configs" ;;
+    help) _cudapool_words "$word" "run try report top trim limit check configs" ;;
     esac
 }
 

@@ -19,8 +19,8 @@ function __cudapool_settings
         host.buckets.largest host.caps.cached host.caps.blocks_per_bucket host.caps.reserve_ratio \
         host.growth_budget host.evict host.release_after_idle host.free_synchronizes host.large \
         captures.allocate captures.memory_nodes neighbours.enabled neighbours.leave_free \
-        limits.device_bytes limits.group limits.group_bytes report.at_exit report.file \
-        figures.enabled figures.directory figures.keep
+        limits.device_bytes limits.group limits.group_bytes limits.tell_total report.at_exit \
+        report.file figures.enabled figures.directory figures.keep
 end
 # End of settings.
 
@@ -71,6 +71,7 @@ complete -c cudapool -n __cudapool_needs_command -a try -d 'run a program withou
 complete -c cudapool -n __cudapool_needs_command -a report -d 'show what reports say'
 complete -c cudapool -n __cudapool_needs_command -a top -d 'show the processes on the pool'
 complete -c cudapool -n __cudapool_needs_command -a trim -d 'have processes give back what they cache'
+complete -c cudapool -n __cudapool_needs_command -a limit -d 'change how much running processes may take'
 complete -c cudapool -n __cudapool_needs_command -a check -d 'validate settings'
 complete -c cudapool -n __cudapool_needs_command -a configs -d 'list and print built-in presets'
 complete -c cudapool -n __cudapool_needs_command -a help -d 'show the help of a command'
@@ -106,9 +107,13 @@ complete -c cudapool -n '__cudapool_in trim' -l device -x -d 'on one device alon
 complete -c cudapool -n '__cudapool_in trim' -l wait -x -d 'seconds to wait for the GPU, at most'
 complete -c cudapool -n '__cudapool_in trim' -l help -d 'show the help'
 
+complete -c cudapool -n '__cudapool_in limit' -a '(__cudapool_processes) settings'
+complete -c cudapool -n '__cudapool_in limit' -l group -x -d 'the processes of a group'
+complete -c cudapool -n '__cudapool_in limit' -l help -d 'show the help'
+
 complete -c cudapool -n '__cudapool_in check' -F -a $configs
 complete -c cudapool -n '__cudapool_in check' -l all -d 'every setting'
 complete -c cudapool -n '__cudapool_in check' -l help -d 'show the help'
 complete -c cudapool -n '__cudapool_in configs' -a "$configs schema"
 complete -c cudapool -n '__cudapool_in configs' -l help -d 'show the help'
-complete -c cudapool -n '__cudapool_in help' -a 'run try report top trim check configs'
+complete -c cudapool -n '__cudapool_in help' -a 'run try report top trim limit check configs'

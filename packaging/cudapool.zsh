@@ -20,8 +20,8 @@ _cudapool_settings() {
         host.buckets.largest host.caps.cached host.caps.blocks_per_bucket host.caps.reserve_ratio \
         host.growth_budget host.evict host.release_after_idle host.free_synchronizes host.large \
         captures.allocate captures.memory_nodes neighbours.enabled neighbours.leave_free \
-        limits.device_bytes limits.group limits.group_bytes report.at_exit report.file \
-        figures.enabled figures.directory figures.keep
+        limits.device_bytes limits.group limits.group_bytes limits.tell_total report.at_exit \
+        report.file figures.enabled figures.directory figures.keep
 }
 # End of settings.
 
@@ -60,6 +60,7 @@ _cudapool() {
         'report:show what reports say\: as a table, a page, and more'
         'top:show what the pool does in processes that are running'
         'trim:have processes give back now what they cache'
+        'limit:change how much running processes may take'
         'check:validate settings, and say in words what they mean'
         'configs:list the built-in presets, and print one'
         'help:show the help of a command'
@@ -91,9 +92,10 @@ _cudapool() {
             _arguments '--all[all processes]' '--device[on one device alone]:device:' '--wait[for the GPU, at most]:seconds:' \
                 '--help[show the help]' '*:process:_cudapool_processes'
             ;;
+        limit) _arguments '--group[the processes of a group]:group:' '--help[show the help]' '1:process:_cudapool_processes' '2:size:(settings)' ;;
         check) _arguments '--all[every setting]' '--help[show the help]' '*:settings:_cudapool_configs_or_files' ;;
         configs) _arguments '--help[show the help]' '1:settings:(default low-memory strict throughput schema)' ;;
-        help) _arguments '1:command:(run try report top trim check configs)' ;;
+        help) _arguments '1:command:(run try report top trim limit check configs)' ;;
         esac
         ;;
     esac

@@ -26,7 +26,8 @@ limit_crowded=${5:-}
 limit_legacy=${6:-740}
 limit_miss=2512
 limit_new_size=3680
-limit_info=15000
+limit_info=14300
+limit_info_on_board=30000
 limit_run=850000
 limit_preload=60000
 pairs=20000
@@ -101,8 +102,12 @@ guard "pinned pair that hits" "$limit_pinned" hit_pair $pairs pinned
 guard "stream-ordered pair on the legacy stream that hits" "$limit_legacy" hit_pair $pairs async legacy
 guard "miss and its free" $limit_miss miss 200
 guard "miss of a new size and its free" $limit_new_size miss 40 sizes
+# How far others have ever used the board decides what a look at it costs, so the program stays off it.
+export CUDAPOOL_CONFIG='{"version": 1, "neighbours": {"enabled": false}}'
 guard_calls "cuMemGetInfo beside 1000 blocks" $limit_info cuMemGetInfo_v2 memory_info 2000 1000
 guard_calls "cuMemGetInfo beside 20000 blocks" $limit_info cuMemGetInfo_v2 memory_info 2000 20000
+unset CUDAPOOL_CONFIG
+guard_calls "cuMemGetInfo, with a board of 512 processes at most" $limit_info_on_board cuMemGetInfo_v2 memory_info 2000 1000
 guard_start "cudapool run of a program that does nothing" $limit_run "$build/cudapool" run
 guard_start "a program that does nothing, with the preload" $limit_preload \
     env LD_PRELOAD="$build/libcudapool_preload.so" CUDAPOOL_REPORT=none

@@ -64,7 +64,8 @@ run_words() { # "pool" or "", words
     fi
     timeout -k 5 120 env "LD_PRELOAD=$first" "${pool[@]}" "$@" >"$work/output" 2>"$work/errors" </dev/null
     echo "status $?" >>"$work/output"
-    grep -a '^answered\|^status' "$work/output"
+    # Others may write beside it: the Java machine tells on stdout of signal handlers that are not its own.
+    grep -ao 'answered [0-9]*\|^status.*' "$work/output"
 }
 
 requests() { # of all processes

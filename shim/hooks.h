@@ -26,10 +26,11 @@ static inline CUstream per_thread(CUstream stream)
     return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-static inline bool make_room_on(CUdevice ordinal, uint64_t bytes, struct reclaim *progress)
+static inline bool make_room_on(CUdevice ordinal, uint64_t bytes, bool reserved,
+                                struct reclaim *progress)
 {
     struct pool *pool = the_pool();
-    return pool && (bytes ? pool_make_room_on(pool, ordinal, bytes, progress)
+    return pool && (bytes ? pool_make_room_on(pool, ordinal, bytes, reserved, progress)
                           : pool_make_room(pool, progress));
 }
 
@@ -60,18 +61,18 @@ static inline bool may_pass_by(CUdeviceptr address)
 
 /* Makes a driver call for the program, and repeats it when memory is short, as long as the pool
  * finds something to release. So memory that the pool caches never makes a call fail. */
-#define WITH_ROOM(call) WITH_ROOM_ON(-1, 0, call)
+#define WITH_ROOM(call) WITH_ROOM_ON(-1, 0, false, call)
 
 /* As WITH_ROOM, for a call that takes at least this many bytes of the device with this ordinal (see
- * pool_make_room_on). bytes 0: unknown. ordinal and bytes are evaluated only if the call has
- * failed. */
-#define WITH_ROOM_ON(ordinal, bytes, call)                                                         \
+ * pool_make_room_on). bytes 0: unknown. The first three are evaluated only if the call has failed.
+ */
+#define WITH_ROOM_ON(ordinal, bytes, reserved, call)                                               \
     ({                                                                                             \
         CUresult result_ = (call);                                                                 \
         if (__builtin_expect(result_ == CUDA_ERROR_OUT_OF_MEMORY, 0)) {                            \
             struct reclaim progress_ = {0};                                                        \
             while (result_ == CUDA_ERROR_OUT_OF_MEMORY &&                                          \
-                   make_room_on((ordinal), (bytes), &progress_))                                   \
+                   make_room_on((ordinal), (bytes), (reserved), &progress_))                       \
                 result_ = (call);                                                                  \
         }                                                                                          \
         result_;                                                                                   \

@@ -1,7 +1,7 @@
 /*
- * Hooks of pinned host memory, which the pool serves, and of other calls that take memory from the
- * driver. The latter pass through, and are retried when memory is short and the pool has some to
- * release.
+ * Hooks of pinned host memory, which the pool serves, and of other calls that may take memory from
+ * the driver. The latter pass through, and are retried when memory is short and the pool has some
+ * to release.
  */
 #include "hooks.h"
 
@@ -10,18 +10,6 @@ static CUresult tell_of_new_host(CUresult result, void *const *host)
 {
     CUdeviceptr address = result == CUDA_SUCCESS ? (CUdeviceptr)(uintptr_t)*host : 0;
     return address ? tell_of_new(result, &address) : result;
-}
-
-HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags))
-{
-    const struct real_driver *real = real_driver();
-    struct pool *pool = the_pool();
-    if (pool)
-        pool_managed_about_to_allocate(pool, bytes);
-    CUresult result = WITH_ROOM(real->cuMemAllocManaged(address, bytes, flags));
-    if (pool && result == CUDA_SUCCESS)
-        pool_managed_allocated(pool, bytes);
-    return tell_of_new(result, address);
 }
 
 /* The first call in a process, and a call without the pool. Out of line, so that the hook leaves by
@@ -129,82 +117,6 @@ HOOK(cuMemHostUnregister, (void *host))
         return real_driver()->cuMemHostUnregister(seen);
     void *nobodys = (void *)(uintptr_t)NOBODYS_POINTER;
     return as_of_allocated(real_driver()->cuMemHostUnregister(nobodys), host);
-}
-
-static uint64_t bytes_of_element(CUarray_format format)
-{
-    switch (format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-        return 1;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-        return 2;
-    case CU_AD_FORMAT_UNSIGNED_INT32:
-    case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT:
-        return 4;
-    default:
-        return 0;
-    }
-}
-
-static uint64_t at_least_one(size_t number)
-{
-    return number ? number : 1;
-}
-
-/* The least number of bytes that an array takes. 0: unknown, or the array itself takes none. */
-static uint64_t bytes_of_array3d(const CUDA_ARRAY3D_DESCRIPTOR *array)
-{
-    uint64_t bytes = bytes_of_element(array->Format);
-    if ((array->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) ||
-        __builtin_mul_overflow(bytes, array->NumChannels, &bytes) ||
-        __builtin_mul_overflow(bytes, at_least_one(array->Width), &bytes) ||
-        __builtin_mul_overflow(bytes, at_least_one(array->Height), &bytes) ||
-        __builtin_mul_overflow(bytes, at_least_one(array->Depth), &bytes))
-        return 0;
-    return bytes;
-}
-
-static uint64_t bytes_of_array(const CUDA_ARRAY_DESCRIPTOR *array)
-{
-    CUDA_ARRAY3D_DESCRIPTOR same = {.Width = array->Width,
-                                    .Height = array->Height,
-                                    .Format = array->Format,
-                                    .NumChannels = array->NumChannels};
-    return bytes_of_array3d(&same);
-}
-
-HOOK(cuArrayCreate_v2, (CUarray * array, const CUDA_ARRAY_DESCRIPTOR *descriptor))
-{
-    const struct real_driver *real = real_driver();
-    return WITH_ROOM_ON(-1, bytes_of_array(descriptor), real->cuArrayCreate_v2(array, descriptor));
-}
-
-HOOK(cuArray3DCreate_v2, (CUarray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor))
-{
-    const struct real_driver *real = real_driver();
-    return WITH_ROOM_ON(-1, bytes_of_array3d(descriptor),
-                        real->cuArray3DCreate_v2(array, descriptor));
-}
-
-HOOK(cuMipmappedArrayCreate,
-     (CUmipmappedArray * array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned int levels))
-{
-    const struct real_driver *real = real_driver();
-    return WITH_ROOM_ON(-1, bytes_of_array3d(descriptor),
-                        real->cuMipmappedArrayCreate(array, descriptor, levels));
-}
-
-HOOK(cuMemCreate, (CUmemGenericAllocationHandle * handle, size_t bytes,
-                   const CUmemAllocationProp *properties, unsigned long long flags))
-{
-    const struct real_driver *real = real_driver();
-    bool on_device = properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    return WITH_ROOM_ON(on_device ? properties->location.id : -1, on_device ? bytes : 0,
-                        real->cuMemCreate(handle, bytes, properties, flags));
 }
 
 HOOK(cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int flags))

@@ -62,6 +62,15 @@ HOOK(cuMemGetInfo_v2, (size_t * free, size_t *total))
     return pool ? pool_memory_info(pool, free, total) : real_driver()->cuMemGetInfo_v2(free, total);
 }
 
+HOOK(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device))
+{
+    CUresult result = real_driver()->cuDeviceTotalMem_v2(bytes, device);
+    struct pool *pool = result == CUDA_SUCCESS ? the_pool() : NULL;
+    if (pool)
+        *bytes = pool_told_total(pool, device, *bytes);
+    return result;
+}
+
 /* ---- questions about a pointer: sizes are as requested, free memory is unknown ---- */
 
 static struct pointer_answer ask_pointer(CUdeviceptr pointer)

@@ -36,15 +36,11 @@
  * program's end by no more than 100 ms. */
 #define PATIENCE_NANOSECONDS UINT64_C(90000000)
 
-static bool counted_any_request(const struct report *report)
+static bool counted_anything(const struct report *report)
 {
-    for (size_t device = 0; device < report->device_count; device++) {
-        for (size_t kind = 0; kind < report->devices[device].kind_count; kind++) {
-            if (report->devices[device].kinds[kind].totals.requests > 0) {
-                return true;
-            }
-        }
-    }
+    for (size_t i = 0; i < report->device_count; i++)
+        if (report_device_was_used(&report->devices[i]))
+            return true;
     return false;
 }
 
@@ -280,7 +276,7 @@ static bool make_report(const struct run *run, struct last_report *last)
         say_failure("", error_text(errno, buffer), last->deadline);
         return false;
     }
-    return !counted_any_request(report) || deliver(run, last);
+    return !counted_anything(report) || deliver(run, last);
 }
 
 static bool report(const struct run *run)

@@ -31,6 +31,11 @@ typedef cuuint64_t CUgraphConditionalHandle;
 typedef uint32_t cuuint32_t;
 typedef struct CUextSemaphore_st *CUexternalSemaphore;
 
+typedef struct CUDA_ARRAY_MEMORY_REQUIREMENTS_st {
+    size_t size, alignment;
+    unsigned int reserved[4];
+} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+
 typedef struct CUDA_MEMCPY2D_st {
     size_t srcXInBytes;
     size_t srcY;

@@ -9,9 +9,9 @@
 
 #include "core/base/nearest.h"
 
-static const struct command *const commands[] = {&run_command,    &try_command,  &report_command,
-                                                 &top_command,    &trim_command, &check_command,
-                                                 &configs_command};
+static const struct command *const commands[] = {&run_command,   &try_command,    &report_command,
+                                                 &top_command,   &trim_command,   &limit_command,
+                                                 &check_command, &configs_command};
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
 static int print_help(void)
@@ -24,7 +24,8 @@ static int print_help(void)
     puts("  help     show this, or `cudapool help COMMAND` for one command\n"
          "\n"
          "cudapool --version, or -V, prints the version.\n"
-         "Exit status: 0; 1 where the output cannot be written, or trim got no answer; 2 for bad\n"
+         "Exit status: 0; 1 where the output cannot be written, or trim or limit got no answer; 2 "
+         "for bad\n"
          "input; with run, the program's own, 128 and the number of the signal that ended it, 126 "
          "or 127.");
     return finish_output(0);
@@ -51,10 +52,11 @@ static int unknown_command(const char *name)
     for (size_t i = 0; i < COMMANDS; i++)
         names[i + 1] = commands[i]->name;
     const char *nearest = nearest_word(name, names, COMMANDS + 1);
-    return complain("unknown command \"%s\"; allowed are run, try, report, top, trim, check, "
-                    "configs and help%s%s%s",
-                    name, nearest == NULL ? "" : "; did you mean ", nearest == NULL ? "" : nearest,
-                    nearest == NULL ? "" : "?");
+    return complain(
+        "unknown command \"%s\"; allowed are run, try, report, top, trim, limit, check, "
+        "configs and help%s%s%s",
+        name, nearest == NULL ? "" : "; did you mean ", nearest == NULL ? "" : nearest,
+        nearest == NULL ? "" : "?");
 }
 
 static int help(const char *name)

@@ -60,6 +60,8 @@
     LOCK(SCALARS, "the scalars' lock")                                                             \
     /* Guards the list of executable graphs that contain host work. (struct host_graphs) */        \
     LOCK(HOST_GRAPHS, "the host graphs' lock")                                                     \
+    /* Guards the records of unpooled memory. (struct unpooled_memory) */                          \
+    LOCK(UNPOOLED, "the unpooled lock")                                                            \
     /* Guards the creation of counters; files are opened and grown under it. (struct figures) */   \
     LOCK(FIGURES, "the figures lock")                                                              \
     /* Guards what the process has, and what it asks for, on the board. (struct board) */          \

@@ -34,6 +34,7 @@
 #ifndef CUDAPOOL_CORE_BOARD_H
 #define CUDAPOOL_CORE_BOARD_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -159,6 +160,7 @@ struct board_progress {
     uint64_t pending; /* bytes that those who answered may still give once GPU work has completed */
     uint64_t in_order;      /* part of pending: freed in stream order */
     unsigned asked, silent; /* processes */
+    bool asked_all;         /* that listen; false: others may have more than they have published */
 };
 struct board_progress board_demand_look(struct board_demand *demand);
 
@@ -215,6 +217,35 @@ void board_group_give(struct board *board, int device, uint64_t bytes);
 /* Returns the bytes that the group holds on the device, with this process's. */
 uint64_t board_group_held(struct board *board, int device);
 
+/* ---- limits that a tool changes ---- */
+
+/* The limits of a running process: the bytes of each device that it may take, and that its group
+ * may. */
+enum board_limit { BOARD_LIMIT_OF_PROCESS, BOARD_LIMIT_OF_GROUP, BOARD_LIMITS };
+
+/* A limit is a multiple of BOARD_LIMIT_STEP bytes; others are rounded down. BOARD_LIMIT_AT_START
+ * stands for the limit that the process began with. */
+#define BOARD_LIMIT_STEP     4096u
+#define BOARD_LIMIT_AT_START UINT64_MAX
+
+/* Reads the limits in bytes that tools have set for this process. False where it is not, or no
+ * longer, on the board. */
+bool board_read_limits(const struct board *board, uint64_t bytes[BOARD_LIMITS]);
+
+/* struct board begins with these. limit_changes counts up whenever a tool has set a limit of this
+ * process; NULL in a forked child. */
+struct board_start {
+    const _Atomic(uint64_t) *limit_changes;
+};
+
+/* For a tool: sets a limit of this process, or of all processes of its group, and returns of how
+ * many. process: one that board_next_process has returned. For a group only its group need be
+ * filled in. A process that joins the board later has the limit of its group while one process of
+ * the group is on the board. It has its parent's limit if the parent is there. */
+struct board_process;
+unsigned board_set_limit(struct board *board, const struct board_process *process,
+                         enum board_limit limit, uint64_t bytes);
+
 /* ---- processes on the board ---- */
 
 /* Returns one living process after the other, with this one but without tools. *slot begins at 0.
@@ -225,7 +256,8 @@ struct board_process {
     uint64_t pid_namespace; /* the namespace's inode, 0: unknown; pid is the number in it */
     uint64_t start_ticks;
     char group[BOARD_GROUP_BYTES];
-    bool listens, asks; /* asks: it is out of memory, and has an active demand */
+    uint64_t limits[BOARD_LIMITS]; /* that a tool has set; BOARD_LIMIT_AT_START: none */
+    bool listens, asks;            /* asks: it is out of memory, and has an active demand */
     unsigned device_count;
     struct board_process_device {
         unsigned char uuid[16];

@@ -48,7 +48,7 @@ void board_sleep(struct board *board, uint64_t until)
         futex_sleep(end);
         return;
     }
-    /* Pairs with the fetch-add in wake_targets (board_demand.c). */
+    /* Pairs with the fetch-add in board_wake. */
     if (atomic_load_explicit(&slot->wake, memory_order_acquire) == board->slept)
         futex_wait(&slot->wake, board->slept, end);
     if (monotonic_now() >= until)
@@ -165,7 +165,7 @@ struct board_wish board_take(struct board *board, int device)
     if (!slot || device < 0)
         return wish;
     if (!board->has_looked) {
-        /* Pairs with the fetch-add in wake_targets (board_demand.c), for the entry that was written
+        /* Pairs with the fetch-add in board_wake, for the entry that was written
          * before it. */
         board->looked = atomic_load_explicit(&slot->wake, memory_order_acquire);
         board->has_looked = true;

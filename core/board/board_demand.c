@@ -146,7 +146,7 @@ static void begin(struct board *board, struct board_demand *demand, enum board_e
 {
     demand->board = board;
     demand->under_way = true;
-    demand->has_waited = false;
+    demand->has_waited = demand->asked_all = false;
     demand->asked_at = monotonic_now();
     demand->kind = kind;
     demand->number = ++board->demand_count;
@@ -216,11 +216,7 @@ static void wake_targets(struct board_demand *demand)
 {
     for (unsigned i = 0; i < demand->count; i++) {
         struct board_target *target = &demand->targets[i];
-        struct board_slot *slot = &demand->board->map->slots[target->slot];
-        /* Pairs with the acquire load in board_take: a process that reads this count sees the
-         * entry. */
-        target->asked = atomic_fetch_add_explicit(&slot->wake, 1, memory_order_acq_rel) + 1;
-        futex_wake(&slot->wake);
+        target->asked = board_wake(&demand->board->map->slots[target->slot]);
     }
 }
 
@@ -265,6 +261,7 @@ static struct board_demand *ask(struct board *board, const uint64_t uuid[2], uin
     begin(board, demand, BOARD_RECLAIM, uuid, device_total);
     plan(board->candidates, count, bytes, unused_entries(board));
     ask_candidates(demand, count);
+    demand->asked_all = demand->count == count;
     return demand;
 }
 
@@ -459,6 +456,7 @@ struct board_progress board_demand_look(struct board_demand *demand)
         progress.silent += target->silent && !target->answered;
     }
     progress.asked = demand->count;
+    progress.asked_all = demand->asked_all;
     return progress;
 }
 
@@ -479,16 +477,6 @@ void board_demand_end(struct board_demand *demand)
 
 /* ---- demands of a tool ---- */
 
-/* Whether the slot's owner is this process; always true for NULL. */
-static bool is_meant(const struct board_slot *slot, const struct board_process *process)
-{
-    return !process ||
-           (atomic_load_explicit(&slot->pid, memory_order_relaxed) == (uint32_t)process->pid &&
-            atomic_load_explicit(&slot->pid_namespace, memory_order_relaxed) ==
-                process->pid_namespace &&
-            atomic_load_explicit(&slot->start_ticks, memory_order_relaxed) == process->start_ticks);
-}
-
 /* Adds the living processes that are meant and listen as targets. Returns the number of those that
  * are meant, listening or not. */
 static unsigned add_trim_targets(struct board_demand *demand, const struct board_process *process)
@@ -499,8 +487,8 @@ static unsigned add_trim_targets(struct board_demand *demand, const struct board
     for (unsigned i = 0; i < slots; i++) {
         const struct board_slot *slot = &board->map->slots[i];
         uint64_t token = board_token_of_other(board, i);
-        if (token == 0 || !is_meant(slot, process) || !board_probe_lives(&probe, i) ||
-            !board_has_token(slot, token))
+        if (token == 0 || (process && !board_slot_is_of(slot, process)) ||
+            !board_probe_lives(&probe, i) || !board_has_token(slot, token))
             continue;
         meant += !atomic_load_explicit(&slot->visits, memory_order_relaxed);
         if (atomic_load_explicit(&slot->listens, memory_order_relaxed) == BOARD_LISTENS)

@@ -3,7 +3,7 @@
  *
  * Part of the preload object: libc only.
  */
-#include "board_join.h"
+#include "board_state.h"
 
 #include <errno.h>
 #include <string.h>
@@ -90,6 +90,8 @@ static void fill_slot(struct board *board, bool visits)
         atomic_store_explicit(&slot->group[i], board->group[i], memory_order_relaxed);
     board->token = random_token();
     atomic_store_explicit(&slot->token, board->token, memory_order_seq_cst);
+    board_limits_take_over(board, (int32_t)getppid());
+    board->start.limit_changes = &slot->limit_changes;
 }
 
 /* Tests that the lock outlasts the descriptor: it may not on a file system with locks of its own.

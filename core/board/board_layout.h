@@ -15,7 +15,7 @@
 #include "board.h"
 
 #define BOARD_MAGIC   UINT64_C(0x6472616f62707563) /* "cupboard", the lowest byte first */
-#define BOARD_VERSION 1
+#define BOARD_VERSION 2
 
 typedef _Atomic(uint64_t) board_word;
 typedef _Atomic(uint32_t) board_half;
@@ -59,7 +59,7 @@ struct board_entry {
     board_word bytes;   /* wanted */
     board_word served;  /* given so far; counted by the process that is asked */
 };
-#define BOARD_ENTRIES   48u
+#define BOARD_ENTRIES   47u
 #define BOARD_EVERYBODY UINT32_MAX
 
 /* The process that holds the lock on byte N of the file owns slot N. */
@@ -76,8 +76,9 @@ struct board_slot {
     board_half wake, answered;
     board_half visits; /* 1: a tool, which has no memory to give */
     board_word pid_namespace, start_ticks;
-    board_word group[BOARD_GROUP_BYTES / 8]; /* text; 0: no group */
-    board_word unused;
+    board_word group[BOARD_GROUP_BYTES / 8];        /* text; 0: no group */
+    board_word limits[BOARD_LIMITS], limit_changes; /* see board_limit.c */
+    board_word unused[5];
     /* Of an ending process: since when, in nanoseconds of the monotonic clock, and how much of each
      * device the driver has once the process has ended. 0: not published. */
     board_word ends_since, at_end[BOARD_DEVICES];

@@ -6,6 +6,7 @@
 #include "board_slot.h"
 
 #include "core/base/clock.h"
+#include "core/base/futex.h"
 
 unsigned board_slots(const struct board *board)
 {
@@ -44,6 +45,22 @@ bool board_has_token(const struct board_slot *slot, uint64_t token)
      * board_slot_clear, which follow the store of token. */
     atomic_thread_fence(memory_order_acquire);
     return atomic_load_explicit(&slot->token, memory_order_relaxed) == token;
+}
+
+uint32_t board_wake(struct board_slot *slot)
+{
+    /* Pairs with the acquire loads in board_sleep and board_take. */
+    uint32_t count = atomic_fetch_add_explicit(&slot->wake, 1, memory_order_acq_rel) + 1;
+    futex_wake(&slot->wake);
+    return count;
+}
+
+bool board_slot_is_of(const struct board_slot *slot, const struct board_process *process)
+{
+    return atomic_load_explicit(&slot->pid, memory_order_relaxed) == (uint32_t)process->pid &&
+           atomic_load_explicit(&slot->pid_namespace, memory_order_relaxed) ==
+               process->pid_namespace &&
+           atomic_load_explicit(&slot->start_ticks, memory_order_relaxed) == process->start_ticks;
 }
 
 int board_find_device(const struct board_slot *slot, const uint64_t uuid[2])

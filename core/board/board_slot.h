@@ -41,6 +41,16 @@ static inline bool board_uuid_equals(const board_word words[2], const uint64_t u
            atomic_load_explicit(&words[1], memory_order_relaxed) == uuid[1];
 }
 
+/* Wakes the housekeeper of the slot's process. It sees all that was stored before. Returns the new
+ * wake count. */
+uint32_t board_wake(struct board_slot *slot);
+
+/* Whether the slot's owner is this process, as board_next_process describes it. */
+bool board_slot_is_of(const struct board_slot *slot, const struct board_process *process);
+
+/* In a join, once the slot has its token: takes over the limits of the parent and of the group. */
+void board_limits_take_over(struct board *board, int32_t parent);
+
 /* Returns the index of the device with this uuid in the slot's devices; -1: none. */
 int board_find_device(const struct board_slot *slot, const uint64_t uuid[2]);
 
@@ -56,6 +66,9 @@ struct board_bytes board_bytes_available(const struct board_slot *slot, unsigned
 
 /* Whether the slot's process belongs to this group. False if the group is "" (no group). */
 bool board_is_of_group(const struct board_slot *slot, const uint64_t group[BOARD_GROUP_BYTES / 8]);
+
+/* Reads the limits that tools have set for the slot's owner with this token (board_limit.c). */
+void board_limits_in(const struct board_slot *slot, uint64_t token, uint64_t bytes[BOARD_LIMITS]);
 
 /* ---- silent processes: silent is board->silent or board->stuck ---- */
 

@@ -59,7 +59,7 @@ struct board_seen {
  * used entries. */
 struct board_demand {
     struct board *board;
-    bool under_way, has_waited;
+    bool under_way, has_waited, asked_all;
     uint64_t asked_at; /* on the monotonic clock; silence counts from this time */
     enum board_entry_kind kind;
     uint32_t number;
@@ -83,6 +83,7 @@ struct board_candidate {
 };
 
 struct board {
+    struct board_start start;
     struct board_map *map; /* NULL: this is a forked child */
     unsigned slot;
     uint64_t token;
@@ -128,6 +129,17 @@ struct board {
     bool is_rival[BOARD_SLOTS];
     struct board_silent stuck[BOARD_SILENT]; /* processes that have stopped between two steps */
 };
+
+/* The directory that contains the board directory of each user (cudapool-UID). */
+#define BOARD_BASE "/dev/shm"
+
+/* For tests: work like board_join and board_visit, with base in place of BOARD_BASE. */
+struct board *board_join_below(const char *base, const char *group, const char **why);
+struct board *board_visit_below(const char *base, const char **why);
+
+/* For tests: unmaps the board and frees struct board, as the end of the process would. No other
+ * thread may be using the board. */
+void board_discard(struct board *board);
 
 /* Returns this process's slot, also after board_leave; NULL where the process is not, or no longer,
  * on the board. */

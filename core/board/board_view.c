@@ -201,7 +201,8 @@ static void read_device(const struct board_slot *slot, unsigned place,
     described->given = atomic_load_explicit(&device->given, memory_order_relaxed);
 }
 
-static void read_process(const struct board_slot *slot, struct board_process *process)
+static void read_process(const struct board_slot *slot, uint64_t token,
+                         struct board_process *process)
 {
     uint32_t count = atomic_load_explicit(&slot->device_count, memory_order_acquire);
     *process = (struct board_process){
@@ -213,6 +214,7 @@ static void read_process(const struct board_slot *slot, struct board_process *pr
         .device_count = count < BOARD_DEVICES ? count : BOARD_DEVICES,
     };
     read_group(slot, process->group);
+    board_limits_in(slot, token, process->limits);
     for (unsigned i = 0; i < process->device_count; i++)
         read_device(slot, i, &process->devices[i]);
 }
@@ -228,7 +230,7 @@ static bool read_living(const struct board_probe *probe, unsigned index,
     if (token == 0 || atomic_load_explicit(&slot->visits, memory_order_relaxed) ||
         (index != board->slot && !board_probe_lives(probe, index)))
         return false;
-    read_process(slot, process);
+    read_process(slot, token, process);
     return board_has_token(slot, token);
 }
 

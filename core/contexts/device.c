@@ -1,5 +1,7 @@
 #include "device.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,16 +45,29 @@ static uint64_t fence_bytes(uint64_t growth_budget)
  * fence can neither be waited for nor released. */
 static uint64_t budget_inside_limits(const struct device *device)
 {
-    uint64_t least = device->limit;
+    uint64_t least = device_limit(device, BOARD_LIMIT_OF_PROCESS);
     return least / 2 < device->growth_budget ? least / 2 : device->growth_budget;
+}
+
+static void set_fence_bytes(struct device *device)
+{
+    uint64_t bytes = device_is_short(device) ? 0 : fence_bytes(budget_inside_limits(device));
+    atomic_store_explicit(&device->fence_bytes, bytes, memory_order_relaxed);
 }
 
 void device_set_short(struct device *device, bool is_short)
 {
     atomic_store_explicit(&device->is_short, is_short, memory_order_relaxed);
-    atomic_store_explicit(&device->fence_bytes,
-                          is_short ? 0 : fence_bytes(budget_inside_limits(device)),
+    set_fence_bytes(device);
+}
+
+static void set_limits(struct device *device, const struct device_limits *limits)
+{
+    uint64_t least = smaller_of(limits->device_bytes, limits->group_bytes);
+    atomic_store_explicit(&device->limits[BOARD_LIMIT_OF_GROUP], limits->group_bytes,
                           memory_order_relaxed);
+    atomic_store_explicit(&device->limits[BOARD_LIMIT_OF_PROCESS], least, memory_order_relaxed);
+    set_fence_bytes(device);
 }
 
 /* 0 where the driver does not say. */
@@ -117,9 +132,8 @@ static struct device *describe_device(struct pool *pool, CUdevice ordinal)
     device->hot_bytes = hot_bytes(driver, &settings->hot_bytes, device);
     struct device_limits limits;
     limits_of_device(&pool->limits, &pool->settings, ordinal, total, &limits);
-    device->group_limit = limits.group_bytes;
-    device->limit = smaller_of(limits.device_bytes, limits.group_bytes);
-    device_set_short(device, false);
+    set_limits(device, &limits);
+    device->told_bytes = limits_told_total(&limits, pool->settings.limits.tell_total, total);
     atomic_init(&device->could_hold, total);
     return device;
 }
@@ -134,9 +148,9 @@ static void note_board(struct pool *pool)
         figures_note_board(counters, pool->alone_because);
 }
 
-/* Shows the device's limits in the figures, and sets where other processes are counted. False where
- * memory is short. */
-static bool show_neighbours(struct pool *pool, struct device *device)
+/* Shows the device's limits in the figures, and sets where other processes and unpooled memory are
+ * counted. False where memory is short. */
+static bool show_surroundings(struct pool *pool, struct device *device)
 {
     lock_must_be_held(&pool->registry.lock);
     struct device_limits limits;
@@ -145,7 +159,8 @@ static bool show_neighbours(struct pool *pool, struct device *device)
         pool->housekeeper_counters = figures_housekeeper(&pool->figures);
     note_board(pool);
     device->neighbours = figures_neighbours(&pool->figures, device->ordinal);
-    return pool->housekeeper_counters && device->neighbours &&
+    device->unpooled = figures_unpooled(&pool->figures, device->ordinal);
+    return pool->housekeeper_counters && device->neighbours && device->unpooled &&
            figures_limits(&pool->figures, device->ordinal, &limits);
 }
 
@@ -157,7 +172,7 @@ static bool list_device(struct pool *pool, struct device *device)
     struct figures_device record = {.ordinal = device->ordinal, .total_bytes = device->total_bytes};
     memcpy(record.name, device->name, sizeof record.name);
     memcpy(record.uuid, device->uuid.bytes, sizeof record.uuid);
-    bool made = figures_device(&pool->figures, &record) && show_neighbours(pool, device);
+    bool made = figures_device(&pool->figures, &record) && show_surroundings(pool, device);
     for (const struct kind *const *kind = pool->kinds; *kind && made; kind++)
         made = !(*kind)->made_device || (*kind)->made_device(pool, device);
     if (!made)
@@ -212,6 +227,57 @@ static void find_place_on_board(struct pool *pool, struct device *device)
             board_device(board, (const unsigned char *)(const void *)device->uuid.bytes);
     if (device->board_place >= 0)
         device->board = board;
+}
+
+/* ---- limits that a tool changes ---- */
+
+/* Nanoseconds since the process started; 0 where it has no figures. */
+static uint64_t process_age(const struct figures *figures)
+{
+    const struct figures_header *header = figures_header(figures);
+    return header ? rest_of(monotonic_now(), header->process.started) : 0;
+}
+
+/* Puts what a tool has set in the place of what the process began with. */
+static void replace_limit(const struct figures *figures, uint64_t set, uint64_t *bytes,
+                          char from[LIMIT_NAME_BYTES])
+{
+    uint64_t milliseconds = process_age(figures) / 1000000;
+    if (set == BOARD_LIMIT_AT_START)
+        return;
+    *bytes = set;
+    snprintf(from, LIMIT_NAME_BYTES, "cudapool limit, after %" PRIu64 ".%03u s",
+             milliseconds / 1000, (unsigned)(milliseconds % 1000));
+}
+
+static void change_limits(struct pool *pool, struct device *device)
+{
+    lock_must_be_held(&pool->registry.lock);
+    struct device_limits limits;
+    uint64_t set[BOARD_LIMITS];
+    if (!board_read_limits(device->board, set))
+        return;
+    limits_of_device(&pool->limits, &pool->settings, device->ordinal, device->total_bytes, &limits);
+    replace_limit(&pool->figures, set[BOARD_LIMIT_OF_PROCESS], &limits.device_bytes,
+                  limits.device_from);
+    replace_limit(&pool->figures, set[BOARD_LIMIT_OF_GROUP], &limits.group_bytes,
+                  limits.group_from);
+    set_limits(device, &limits);
+    figures_limits(&pool->figures, device->ordinal, &limits);
+}
+
+void device_change_limits(struct pool *pool, struct device *device)
+{
+    const struct board_start *start = (const void *)device->board;
+    struct registry *registry = &pool->registry;
+    lock_take(&registry->lock, LOCK_REGISTRY);
+    uint64_t changes = atomic_load_explicit(start->limit_changes, memory_order_acquire);
+    uint64_t before =
+        atomic_exchange_explicit(&device->limit_changes, changes, memory_order_relaxed);
+    /* Another thread may have taken them over meanwhile. */
+    if (before != changes)
+        change_limits(pool, device);
+    lock_give(&registry->lock);
 }
 
 struct device *context_device(struct pool *pool, CUdevice ordinal)

@@ -27,15 +27,16 @@ struct kept_peaks;
 struct pool;
 struct reclaim;
 
-/* Memory that graphs keep is device memory, with the settings and figures of that kind. So this
- * kind has a number for of_kind only. */
+/* These two have a number for of_kind only. Memory that graphs keep is device memory, with the
+ * settings and figures of that kind. Unpooled memory has no settings, and figures of its own. */
 #define KIND_GRAPH    ((enum memory_kind)MEMORY_KINDS)
-#define KINDS_OF_POOL (MEMORY_KINDS + 1)
+#define KIND_UNPOOLED ((enum memory_kind)(MEMORY_KINDS + 1))
+#define KINDS_OF_POOL (MEMORY_KINDS + 2)
 
 struct kind {
     const char *name;
-    /* Its index in of_kind of a pool, a device and a context. Also its index in the figures, unless
-     * it is KIND_GRAPH. */
+    /* Its index in of_kind of a pool, a device and a context. Also its index in the figures,
+     * where it is less than MEMORY_KINDS. */
     enum memory_kind number;
     bool is_the_machines; /* its memory is host memory: releasing it gives no device memory */
     size_t device_bytes;  /* the size of its data for each device: of_kind of the device */

@@ -14,6 +14,7 @@
 #include "core/base/lock.h"
 #include "core/base/threads.h"
 #include "core/blocks/block.h"
+#include "core/board/board.h"
 #include "core/driver/calls.h"
 #include "core/driver/cuda_abi.h"
 #include "core/driver/driver.h"
@@ -32,14 +33,19 @@ struct device {
     char name[256];
     CUuuid uuid;
     uint64_t total_bytes;
+    uint64_t told_bytes;    /* of total_bytes, what the program is told: limits_told_total */
     uint64_t cached_cap;    /* the most bytes that may be free, pending ones included */
     uint64_t reserve_floor; /* up to this many bytes taken, caps.reserve_ratio releases none */
     uint64_t growth_budget; /* up to this many pending bytes, a miss takes a new block */
     uint64_t hot_bytes;     /* see policy_reuses_hot; 0: off */
-    uint64_t limit;         /* bytes of this process, limit <= group_limit; UINT64_MAX: none */
-    uint64_t group_limit;   /* bytes of all processes of its group; UINT64_MAX: no limit */
-    struct board *board;    /* the pool's board if the device has a place on it, else NULL */
-    int board_place;        /* see board_device */
+    /* The bytes that the process may take, and that its group may; UINT64_MAX: no limit.
+     * limits[BOARD_LIMIT_OF_PROCESS] <= limits[BOARD_LIMIT_OF_GROUP]. Written under the registry's
+     * lock. Relaxed: they are compared with what is reserved, and no other data is read because of
+     * them. */
+    _Atomic uint64_t limits[BOARD_LIMITS];
+    _Atomic uint64_t limit_changes; /* the board's number when limits were written; as limits */
+    struct board *board;          /* the pool's board if the device has a place on it, else NULL */
+    int board_place;              /* see board_device */
     void *of_kind[KINDS_OF_POOL]; /* each kind's data, stored after this record; or NULL */
     char apart[64];               /* padding: every call reads the fields above, few write them */
 
@@ -47,6 +53,9 @@ struct device {
 
     /* Bytes taken from the driver, or about to be taken: see device_reserved. */
     _Atomic uint64_t reserved_bytes;
+    /* The part of reserved_bytes that is unpooled memory (core/unpooled), by its kind. Relaxed, as
+     * reserved_bytes. */
+    _Atomic uint64_t unpooled_bytes[UNPOOLED_KINDS];
     /* The part of reserved_bytes that the driver has given. Relaxed: it is only reported. */
     _Atomic uint64_t given_bytes;
     /* The peak of given_bytes since the program last reset its peaks. Relaxed, like given_bytes. */
@@ -59,6 +68,7 @@ struct device {
     _Atomic uint64_t managed_due;
     struct kind_counters *memory;          /* in the figures; set before the device is listed */
     struct neighbour_counters *neighbours; /* in the figures; set before the device is listed */
+    struct unpooled_counters *unpooled;    /* as neighbours; one for each unpooled_kind */
     /* Bytes that threads are returning to the driver. A thread adds them before they leave the sums
      * of free bytes, and subtracts them once the driver has them. A release fence follows the
      * addition and pairs with the acquire fence in kept_or_returning
@@ -69,7 +79,7 @@ struct device {
     _Atomic uint64_t fence_bytes;
     /* The device is short of memory. Relaxed: a late reading chooses the other of two safe ways. */
     _Atomic bool is_short;
-    /* could_hold = the driver's free bytes + reserved_bytes, when the driver was last asked.
+    /* could_hold = the driver's free bytes + device_resident, when the driver was last asked.
      * Relaxed: it is an estimate in any case. */
     _Atomic uint64_t could_hold;
     counter largest_request; /* bytes of the largest request of any kind that the driver met */

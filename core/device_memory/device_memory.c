@@ -33,11 +33,6 @@ static void disabled(struct context *context)
     atomic_fetch_or_explicit(&heap_of(context)->closed, CLOSED_UNUSABLE, memory_order_relaxed);
 }
 
-static void ending(struct context *context, bool ending)
-{
-    heap_set_ending(heap_of(context), ending);
-}
-
 static uint64_t newest_pending(const struct context *context)
 {
     return heap_newest_pending(heap_of(context));
@@ -69,7 +64,7 @@ const struct kind device_memory = {
     .context_began = context_began,
     .became_current = became_current,
     .disabled = disabled,
-    .ending = ending,
+    .ending = heap_set_ending,
     .ended = heap_reset,
     .newest_pending = newest_pending,
     .became_clean = heap_sweep,

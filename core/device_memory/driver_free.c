@@ -177,8 +177,9 @@ static void forget_visited(struct block *block, void *argument)
         counter_add(&counters->evictions[EVICTION_CONTEXT], 1);
 }
 
-void heap_set_ending(struct heap *heap, bool ending)
+void heap_set_ending(struct context *context, bool ending)
 {
+    struct heap *heap = heap_of(context);
     heap_lock(heap);
     heap->ending = ending;
     heap->ending_or_finest = heap->finest_sizes || ending;

@@ -41,7 +41,7 @@ void heap_free_pending_of_no_host(struct pool *pool, struct context *context);
 
 /* Called before (ending) and after (not ending) a driver call that may end the context. In between,
  * the driver answers every allocation, since the heap's blocks may no longer exist. */
-void heap_set_ending(struct heap *heap, bool ending);
+void heap_set_ending(struct context *context, bool ending);
 
 /* Forgets all blocks, since their memory ended with the context. The counters of buckets stay, and
  * each lost block is counted as an eviction. */

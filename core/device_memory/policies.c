@@ -64,7 +64,7 @@ static bool new_block_displaces_another(struct context *context, const struct bu
     struct heap *heap = heap_of(context);
     uint64_t bytes = bucket->bytes;
     const struct device *device = context->device;
-    return device_reserved(device) + bytes > device->limit ||
+    return device_reserved(device) + bytes > device_limit(device, BOARD_LIMIT_OF_PROCESS) ||
            heap_kept_bytes(heap) + bytes > device->cached_cap ||
            heap_free_blocks(heap, bucket) >= heap->blocks_per_bucket;
 }

@@ -338,8 +338,9 @@ struct situation release_look(const struct pool *pool, struct heap *heap)
 static uint64_t bytes_over_cap(struct pool *pool, struct context *context)
 {
     uint64_t cap = context->device->cached_cap;
-    /* A look through all caches costs their threads time. */
-    if (device_reserved(context->device) <= cap && !managed_is_crowded(context->device))
+    /* A look through all caches costs their threads time. The first test is the cheaper one. */
+    bool inside = device_reserved(context->device) <= cap || device_pooled(context->device) <= cap;
+    if (inside && !managed_is_crowded(context->device))
         return 0;
     struct heap_bytes kept = release_sum(pool, context->device);
     uint64_t cached = kept.clean + kept.pending;

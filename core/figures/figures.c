@@ -210,6 +210,14 @@ struct neighbour_counters *figures_neighbours(struct figures *figures, int devic
     return added ? &added->counters : NULL;
 }
 
+struct unpooled_counters *figures_unpooled(struct figures *figures, int device)
+{
+    struct figures_unpooled record = {.device = device};
+    struct figures_unpooled *added =
+        add(figures, &record.record, FIGURES_UNPOOLED, sizeof record, sizeof record);
+    return added ? added->counters : NULL;
+}
+
 struct housekeeper_counters *figures_housekeeper(struct figures *figures)
 {
     struct figures_housekeeper record = {0};

@@ -83,6 +83,9 @@ struct kind_counters *figures_kind(struct figures *figures, enum memory_kind kin
 struct neighbour_counters *figures_neighbours(struct figures *figures, int device);
 struct housekeeper_counters *figures_housekeeper(struct figures *figures);
 
+/* The counters of the device's unpooled memory, one for each unpooled_kind. */
+struct unpooled_counters *figures_unpooled(struct figures *figures, int device);
+
 /* The counters of graph memory: one record in each process whose captures may allocate. */
 struct graph_counters *figures_graphs(struct figures *figures);
 struct heap_counters *figures_heap(struct figures *figures, uint64_t heap, int device);

@@ -17,7 +17,7 @@
 #include "stats.h"
 
 #define FIGURES_MAGIC     UINT64_C(0x6c6f6f7061647563) /* "cudapool", the lowest byte first */
-#define FIGURES_VERSION   13u
+#define FIGURES_VERSION   14u
 #define FIGURES_ALIGNMENT 64u /* of records: those of different heaps share no cache line */
 
 /* The process that owns the figures. Times are nanoseconds. */
@@ -58,6 +58,7 @@ enum figures_type {
     FIGURES_HOUSEKEEPER,
     FIGURES_LIMITS,
     FIGURES_GRAPHS,
+    FIGURES_UNPOOLED,
 };
 
 /* The head of each record. A reader skips types that it does not know. */
@@ -123,6 +124,12 @@ struct figures_neighbours {
     struct figures_record record;
     int64_t device;
     struct neighbour_counters counters;
+};
+
+struct figures_unpooled {
+    struct figures_record record;
+    int64_t device;
+    struct unpooled_counters counters[UNPOOLED_KINDS];
 };
 
 /* One in each process. */

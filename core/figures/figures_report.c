@@ -316,12 +316,24 @@ static void take_neighbours(const struct neighbour_counters *c, uint64_t started
     out->others_held_bytes = counter_get(&c->others_held);
 }
 
-/* Takes the records that exist once per device and count no memory. */
+static void take_unpooled(const struct unpooled_counters *counters, struct report_unpooled *out)
+{
+    for (enum unpooled_kind kind = 0; kind < UNPOOLED_KINDS; kind++)
+        out->kinds[kind] =
+            (struct report_unpooled_kind){.live_bytes = counter_get(&counters[kind].bytes),
+                                          .peak_bytes = counter_get(&counters[kind].peak_bytes),
+                                          .refused = counter_get(&counters[kind].refused)};
+}
+
+/* Takes the records that exist once per device and count none of the pool's memory. */
 static void take_surroundings(const struct figures_record *record,
                               const struct device_records *records, struct report_device *out)
 {
     const struct figures_neighbours *neighbours = (const void *)record;
     const struct figures_limits *limits = (const void *)record;
+    const struct figures_unpooled *unpooled = (const void *)record;
+    if (record->type == FIGURES_UNPOOLED && unpooled->device == out->ordinal)
+        take_unpooled(unpooled->counters, &out->unpooled);
     if (record->type == FIGURES_NEIGHBOURS && neighbours->device == out->ordinal)
         take_neighbours(&neighbours->counters, records->started, &out->neighbours);
     if (record->type == FIGURES_LIMITS && limits->device == out->ordinal)

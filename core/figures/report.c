@@ -20,6 +20,35 @@ bool report_kind_is_of_device(const struct report_kind *kind)
     return memory_kind_is_of_device(memory_kind_named(kind->kind));
 }
 
+const char *const report_unpooled_names[UNPOOLED_KINDS] = {[UNPOOLED_PHYSICAL] = "cuMemCreate",
+                                                           [UNPOOLED_ARRAYS] = "arrays",
+                                                           [UNPOOLED_MANAGED] = "managed"};
+
+uint64_t report_unpooled_live(const struct report_unpooled *unpooled)
+{
+    uint64_t bytes = 0;
+
+    for (int kind = 0; kind < UNPOOLED_KINDS; kind++)
+        bytes = saturating_sum(bytes, unpooled->kinds[kind].live_bytes);
+    return bytes;
+}
+
+bool report_has_unpooled(const struct report_unpooled *unpooled)
+{
+    for (enum unpooled_kind kind = 0; kind < UNPOOLED_KINDS; kind++)
+        if (unpooled->kinds[kind].peak_bytes != 0 || unpooled->kinds[kind].refused != 0)
+            return true;
+    return false;
+}
+
+bool report_device_was_used(const struct report_device *device)
+{
+    for (size_t i = 0; i < device->kind_count; i++)
+        if (device->kinds[i].totals.requests != 0)
+            return true;
+    return report_has_unpooled(&device->unpooled);
+}
+
 uint64_t report_all_failures(const struct report_counters *counters)
 {
     uint64_t at_limits = saturating_sum(counters->failures.limit, counters->failures.group);

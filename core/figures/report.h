@@ -84,6 +84,30 @@ struct report_segments {
 #include "report_counts.def"
 };
 
+/* Memory of a device that the program takes by calls which the pool does not serve: each kind by
+ * its name, and by its number. */
+struct report_unpooled_kind {
+    uint64_t live_bytes, peak_bytes, refused;
+};
+struct report_unpooled {
+    union {
+        struct {
+#define COUNTS_OF_UNPOOLED
+#define COUNTS_AS_MEMBERS
+#include "report_counts.def"
+        };
+        struct report_unpooled_kind kinds[UNPOOLED_KINDS];
+    };
+};
+#define UNPOOLED_IS_AT(kind, name)                                                                 \
+    _Static_assert(offsetof(struct report_unpooled, name.refused) ==                               \
+                       offsetof(struct report_unpooled, kinds[kind].refused),                      \
+                   "the kinds' order in report_counts.def differs")
+UNPOOLED_IS_AT(UNPOOLED_PHYSICAL, physical);
+UNPOOLED_IS_AT(UNPOOLED_ARRAYS, arrays);
+UNPOOLED_IS_AT(UNPOOLED_MANAGED, managed);
+#undef UNPOOLED_IS_AT
+
 struct report_device {
     int ordinal;
     char name[256];
@@ -93,6 +117,7 @@ struct report_device {
 #include "report_counts.def"
     struct report_segments segments;
     struct report_neighbours neighbours;
+    struct report_unpooled unpooled;
     struct device_limits limits; /* in force; none where its *_from is empty */
     struct report_kind *kinds;
     size_t kind_count;
@@ -115,6 +140,17 @@ uint64_t report_all_hits(const struct report_counters *counters);
 /* Whether the kind's memory lies on the device (memory_kind_is_of_device). True for a kind that is
  * not known here. */
 bool report_kind_is_of_device(const struct report_kind *kind);
+
+/* Whether the program has taken memory that the pool does not serve, or was refused any. */
+bool report_has_unpooled(const struct report_unpooled *unpooled);
+
+extern const char *const report_unpooled_names[UNPOOLED_KINDS]; /* as users know them */
+
+/* Returns the bytes that the program holds of all these kinds. */
+uint64_t report_unpooled_live(const struct report_unpooled *unpooled);
+
+/* Whether the program has asked for memory of the device, by whichever calls. */
+bool report_device_was_used(const struct report_device *device);
 
 /* The sums of all failures, and of all evictions. Those include blocks that ended with their
  * context, or were freed without the pool. */

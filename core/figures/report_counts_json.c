@@ -37,6 +37,12 @@ static const struct report_count segment_counts[] = {
 #include "report_counts.def"
 };
 
+static const struct report_count unpooled_counts[] = {
+#define COUNTS_OF_UNPOOLED
+#define COUNTS_AS_ENTRIES
+#include "report_counts.def"
+};
+
 static const struct report_count device_counts[] = {
 #define COUNTS_OF_DEVICES
 #define COUNTS_AS_ENTRIES
@@ -58,6 +64,7 @@ const struct report_counts report_bucket_counts = COUNTS_OF(bucket_counts);
 const struct report_counts report_sample_counts = COUNTS_OF(sample_counts);
 const struct report_counts report_neighbour_counts = COUNTS_OF(neighbour_counts);
 const struct report_counts report_segment_counts = COUNTS_OF(segment_counts);
+const struct report_counts report_unpooled_counts = COUNTS_OF(unpooled_counts);
 const struct report_counts report_device_counts = COUNTS_OF(device_counts);
 const struct report_counts report_graph_counts = COUNTS_OF(graph_counts);
 

@@ -37,6 +37,7 @@ struct report_counts {
 extern const struct report_counts report_bucket_counts;    /* struct report_counters */
 extern const struct report_counts report_sample_counts;    /* struct report_sample */
 extern const struct report_counts report_neighbour_counts; /* struct report_neighbours */
+extern const struct report_counts report_unpooled_counts;  /* struct report_unpooled */
 extern const struct report_counts report_segment_counts;   /* struct report_segments */
 extern const struct report_counts report_device_counts;    /* of struct report_device */
 extern const struct report_counts report_graph_counts;     /* of struct report_graphs */

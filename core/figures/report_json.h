@@ -63,6 +63,7 @@ json_t *report_history_to_json(const struct report_sample *samples, size_t count
 int report_add_versions_to_json(json_t *object, const struct report_versions *versions);
 int report_add_graphs(json_t *root, const struct report_graphs *graphs);
 int report_add_segments_to_json(json_t *device, const struct report_segments *segments);
+int report_add_unpooled_to_json(json_t *device, const struct report_unpooled *unpooled);
 
 /* As report_write_json, exported by libcudapool_config.so to the preload object, for a process that
  * ends. Takes no memory of malloc's (scratch.h), and gives up at the deadline (writing.h). */

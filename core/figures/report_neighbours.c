@@ -1,14 +1,16 @@
 /*
- * Lines about other processes, limits, segments and the housekeeper (report_neighbours.h).
+ * Lines about a device, and about the housekeeper (report_neighbours.h).
  *
  * Each line is a function that returns whether there is anything to say.
  */
 #include "report_neighbours.h"
 
+#include <stddef.h>
 #include <stdio.h>
 
 #include "core/base/one_line.h"
 #include "core/base/readable.h"
+#include "stats.h"
 
 /* Bytes. A process that caches no more than this is no obstacle to others. */
 #define MUCH (UINT64_C(8) << 20)
@@ -95,6 +97,33 @@ static bool stalled_line(const struct report_device *device, char text[REPORT_LI
     return device->stalled_waits != 0;
 }
 
+/* ---- of a device's unpooled memory ---- */
+
+/* "beside the pool, at most: cuMemCreate 3.0 GiB, arrays 1.0 MiB"; member: the offset of a number
+ * in struct report_unpooled_kind. Leaves a kind out whose number is 0. */
+static bool kinds_line(const struct report_unpooled *unpooled, const char *begins, size_t member,
+                       void (*readable)(uint64_t number, char cell[READABLE_BYTES]),
+                       char text[REPORT_LINE_BYTES])
+{
+    char parts[UNPOOLED_KINDS][2 * READABLE_BYTES] = {""};
+    bool any = false;
+    for (enum unpooled_kind kind = 0; kind < UNPOOLED_KINDS; kind++) {
+        char number[READABLE_BYTES];
+        uint64_t value = *(const uint64_t *)((const char *)&unpooled->kinds[kind] + member);
+        if (value == 0)
+            continue;
+        readable(value, number);
+        snprintf(parts[kind], sizeof parts[kind], "%s %s %s", any ? "," : "",
+                 report_unpooled_names[kind], number);
+        any = true;
+    }
+    snprintf(text, REPORT_LINE_BYTES, "%s:%s%s%s", begins, parts[UNPOOLED_PHYSICAL],
+             parts[UNPOOLED_ARRAYS], parts[UNPOOLED_MANAGED]);
+    return any;
+}
+
+#define UNPOOLED_MEMBER(name) offsetof(struct report_unpooled_kind, name)
+
 static bool device_line(const struct report_device *device, unsigned number,
                         char text[REPORT_LINE_BYTES])
 {
@@ -117,6 +146,15 @@ static bool device_line(const struct report_device *device, unsigned number,
         return refused_exports_line(&device->segments, text);
     case 7:
         return stalled_line(device, text);
+    case 8:
+        return kinds_line(&device->unpooled, "beside the pool, at most",
+                          UNPOOLED_MEMBER(peak_bytes), readable_bytes, text);
+    case 9:
+        return kinds_line(&device->unpooled, "beside the pool, at the end",
+                          UNPOOLED_MEMBER(live_bytes), readable_bytes, text);
+    case 10:
+        return kinds_line(&device->unpooled, "requests beside the pool that a limit refused",
+                          UNPOOLED_MEMBER(refused), readable_count, text);
     default:
         return false;
     }

@@ -1,5 +1,6 @@
 /*
- * Lines for people about other processes on a device, segments, limits, and the housekeeper. A line
+ * Lines for people about a device: other processes on it, segments, limits, memory that the pool
+ * does not serve; and about the housekeeper. A line
  * is left out where there is nothing to say: a program that is alone and has no limit has none.
  *
  * Part of the preload object: libc only, and no memory is taken. No state.
@@ -14,7 +15,7 @@
 #define REPORT_LINE_BYTES 320
 
 /* Writes a device's line of this number, from 0 on. False for a line that has nothing to say. */
-#define REPORT_DEVICE_LINES 8u
+#define REPORT_DEVICE_LINES 11u
 bool report_device_line(const struct report_device *device, unsigned number,
                         char text[REPORT_LINE_BYTES]);
 

@@ -160,8 +160,8 @@ static int read_history(const struct object *object, struct report_device *devic
 
 static int read_device(const struct object *object, struct report_device *device)
 {
-    static const char *const also[] = {"ordinal", "name",       "uuid",   "segments", "kinds",
-                                       "history", "neighbours", "limits", NULL};
+    static const char *const also[] = {"ordinal", "name",       "uuid",     "segments", "kinds",
+                                       "history", "neighbours", "unpooled", "limits",   NULL};
     int64_t ordinal = 0;
 
     if (report_refuse_unknown_counts(object, &report_device_counts, "", also) != 0 ||
@@ -175,6 +175,8 @@ static int read_device(const struct object *object, struct report_device *device
                                      &device->segments) != 0 ||
         report_read_object_of_counts(object, "neighbours", &report_neighbour_counts,
                                      &device->neighbours) != 0 ||
+        report_read_object_of_counts(object, "unpooled", &report_unpooled_counts,
+                                     &device->unpooled) != 0 ||
         report_read_limits(object, &device->limits) != 0)
         return -1;
     return read_kinds(object, device) != 0 ? -1 : read_history(object, device);

@@ -304,14 +304,6 @@ static void print_device(FILE *out, const struct report_device *device, const st
             report_print_kind(out, &device->kinds[i], look);
 }
 
-static bool device_was_used(const struct report_device *device)
-{
-    for (size_t i = 0; i < device->kind_count; i++)
-        if (device->kinds[i].totals.requests != 0)
-            return true;
-    return false;
-}
-
 static void print_process(FILE *out, const struct report_process *process)
 {
     char origin[REPORT_ORIGIN_BYTES];
@@ -362,6 +354,7 @@ static struct report_counters sum_times(const struct report *report)
     for (size_t i = 0; i < report->device_count; i++)
         for (size_t j = 0; j < report->devices[i].kind_count; j++) {
             const struct report_counters *c = &report->devices[i].kinds[j].totals;
+            sum.requests = saturating_sum(sum.requests, c->requests);
             sum.driver.nanoseconds = saturating_sum(sum.driver.nanoseconds, c->driver.nanoseconds);
             sum.waits.nanoseconds = saturating_sum(sum.waits.nanoseconds, c->waits.nanoseconds);
             sum.saved_at_least_nanoseconds =
@@ -439,17 +432,17 @@ static void print_whole(const struct report *report, const struct look *look, FI
 
     print_process(out, &report->process);
     for (size_t i = 0; i < report->device_count; i++) {
-        if (!device_was_used(&report->devices[i]))
+        if (!report_device_was_used(&report->devices[i]))
             continue;
         used = true;
         print_device(out, &report->devices[i], look);
     }
     struct report_counters times = sum_times(report);
-    if (used)
+    if (used) {
         report_print_graphs(&report->graphs, out);
-    if (used)
         print_aloneness(report, out);
-    if (used)
+    }
+    if (times.requests != 0)
         report_print_times(out, &times);
     else
         fputs("no memory was asked of the pool\n", out);

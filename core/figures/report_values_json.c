@@ -26,6 +26,13 @@ int report_add_segments_to_json(json_t *device, const struct report_segments *se
                : report_add_object_of_counts(device, "segments", &report_segment_counts, segments);
 }
 
+int report_add_unpooled_to_json(json_t *device, const struct report_unpooled *unpooled)
+{
+    return report_has_unpooled(unpooled)
+               ? report_add_object_of_counts(device, "unpooled", &report_unpooled_counts, unpooled)
+               : 0;
+}
+
 static json_t *bucket_to_json(const struct report_bucket *bucket)
 {
     json_t *object = json_object();
@@ -87,6 +94,7 @@ static json_t *device_to_json(const struct report_device *device)
     status |= report_add_segments_to_json(object, &device->segments);
     status |= report_add_object_of_counts(object, "neighbours", &report_neighbour_counts,
                                           &device->neighbours);
+    status |= report_add_unpooled_to_json(object, &device->unpooled);
     status |= report_add_limits_to_json(object, &device->limits);
     for (size_t i = 0; i < device->kind_count; i++)
         status |= json_array_append_new(kinds, report_kind_to_json(&device->kinds[i]));

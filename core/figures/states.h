@@ -23,4 +23,8 @@ enum board_state {
 
 #define BOARD_WHY_BYTES 96u
 
+/* Memory of a device that the program takes by calls which the pool does not serve: physical memory
+ * (cuMemCreate), arrays, and managed memory. */
+enum unpooled_kind { UNPOOLED_PHYSICAL, UNPOOLED_ARRAYS, UNPOOLED_MANAGED, UNPOOLED_KINDS };
+
 #endif

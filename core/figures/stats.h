@@ -129,6 +129,13 @@ struct neighbour_counters {
     counter others_held; /* the most bytes held outside this pool when memory ran out */
 };
 
+/* Of one unpooled_kind. Several threads add without a lock. */
+struct unpooled_counters {
+    counter bytes;      /* that the driver has given, and the program holds */
+    counter peak_bytes; /* the most that the driver has given at one time */
+    counter refused;    /* requests past a limit */
+};
+
 /* The housekeeper and the board of the process. One thread writes at a time; figures_note_board
  * writes the board. */
 struct housekeeper_counters {

@@ -72,7 +72,7 @@ void housekeeper_stop(struct pool *pool)
     if (!board)
         return;
     for (struct device *device = registry_devices(&pool->registry); device; device = device->next)
-        board_publish_at_end(board, device->board_place, device_reserved(device));
+        board_publish_at_end(board, device->board_place, device_resident(device));
     board_publish_ending(board);
 }
 
@@ -124,8 +124,11 @@ static bool has_taken_much(struct pool *pool)
     bool of_limited_group = false;
     const struct device *device = registry_devices(&pool->registry);
     for (; device; device = device->next) {
-        bytes += device_reserved(device);
-        of_limited_group |= device->group_limit != UINT64_MAX && device_reserved(device);
+        uint64_t taken = device_reserved(device);
+        if (taken > HOUSEKEEPER_BYTES || device_limit(device, BOARD_LIMIT_OF_GROUP) != UINT64_MAX)
+            taken = device_pooled(device);
+        bytes += taken;
+        of_limited_group |= device_limit(device, BOARD_LIMIT_OF_GROUP) != UINT64_MAX && taken;
     }
     return bytes > HOUSEKEEPER_BYTES || of_limited_group;
 }
@@ -163,6 +166,6 @@ void housekeeper_look(struct pool *pool, uint64_t bytes)
 void housekeeper_look_after_miss(struct pool *pool)
 {
     uint32_t phase = atomic_load_explicit(&pool->housekeeping.phase, memory_order_relaxed);
-    if (phase == HOUSEKEEPING_NONE)
-        housekeeper_look(pool, 0);
+    if (phase == HOUSEKEEPING_NONE && has_taken_much(pool))
+        make(pool, phase);
 }

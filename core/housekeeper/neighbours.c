@@ -143,6 +143,21 @@ static bool answer(struct pool *pool, struct device *device)
     return (rest && (promise || kept.pending)) || on_the_way(device);
 }
 
+/* Takes over limits that a tool has lowered, and gives back what is cached beyond them. A hit takes
+ * nothing from the device, so it asks for no limit. */
+static void keep_inside_limits(struct pool *pool, struct device *device)
+{
+    device_follow_limits(pool, device);
+    uint64_t limit = device_limit(device, BOARD_LIMIT_OF_GROUP), over_group = 0;
+    if (limit != UINT64_MAX)
+        over_group = rest_of(board_group_held(device->board, device->board_place), limit);
+    uint64_t over = larger_of(
+        rest_of(device_reserved(device), device_limit(device, BOARD_LIMIT_OF_PROCESS)), over_group);
+    uint64_t returning = atomic_load_explicit(&device->returning, memory_order_relaxed);
+    if (over > returning)
+        give(pool, device, over - returning);
+}
+
 /* Above this many bytes, the first answer only says that they are on the way, like pending ones. On
  * a nearly full device the driver may take 1.5 ms for each block. A process that gets no answer in
  * BOARD_SILENCE_NANOSECONDS would take this one for a stopped one. */
@@ -182,8 +197,10 @@ bool neighbours_answer(struct pool *pool)
         board_answered(board);
     }
     for (device = registry_devices(&pool->registry); device; device = device->next)
-        if (device->board)
+        if (device->board) {
             more |= answer(pool, device);
+            keep_inside_limits(pool, device);
+        }
     board_answered(board);
     return more;
 }
@@ -214,8 +231,8 @@ static bool ask_what_is_free(struct pool *pool, struct device *device, size_t *l
 }
 
 /* Whether others hold more now than at some time lately. Memory that this process has taken without
- * the pool counts as others'. Exceptions are what the pool knows of: managed memory, the rest of
- * pages, and what the driver's own pools have taken. */
+ * the pool counts as others'. Exceptions are what the pool knows of: unpooled memory that is
+ * counted, managed memory, the rest of pages, and what the driver's own pools have taken. */
 static bool others_have_grown(struct watermark *mark, uint64_t others, uint64_t wanted,
                               uint64_t now)
 {
@@ -233,7 +250,7 @@ static bool others_have_grown(struct watermark *mark, uint64_t others, uint64_t 
 static void leave_free_on(struct pool *pool, struct device *device, uint64_t wanted, uint64_t now)
 {
     size_t left, total;
-    uint64_t before = device_reserved(device);
+    uint64_t before = device_resident(device);
     /* The first call asks in any case, so that it is known what others had when this process had
      * nothing to give. */
     bool is_known = device->watermark.span_began != 0;
@@ -241,7 +258,7 @@ static void leave_free_on(struct pool *pool, struct device *device, uint64_t wan
         !ask_what_is_free(pool, device, &left, &total))
         return;
     /* Bytes that are taken or released between the two reads do not count as others'. */
-    uint64_t after = device_reserved(device), own = before > after ? before : after;
+    uint64_t after = device_resident(device), own = before > after ? before : after;
     own += managed_bytes(device) + bytes_around_blocks(pool, device);
     uint64_t others = rest_of(total - left, own);
     bool grown = others_have_grown(&device->watermark, others, wanted, now);

@@ -23,8 +23,8 @@ void neighbours_publish(struct pool *pool);
 void neighbours_listen(struct pool *pool, enum board_listens listens);
 
 /* Releases what others asked for, as far as it is here and GPU work on it has completed, and
- * reports it on the board. Returns true where some of what is wanted is pending, and may be given
- * soon. */
+ * reports it on the board. Also releases what is cached beyond the limits. Returns true where some
+ * of what is wanted is pending, and may be given soon. */
 bool neighbours_answer(struct pool *pool);
 
 /* Applies leave_free: where others hold more than they lately did and less than leave_free is left,

@@ -22,11 +22,12 @@
 #include "core/scalars/scalars.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_memory.h"
+#include "core/unpooled/owned.h"
 
 /* The kinds of memory, in the order in which they are asked. heap_of relies on device memory being
  * the first. */
-static const struct kind *const kinds[] = {&device_memory, &host_memory, &stream_memory,
-                                           &graph_memory, NULL};
+static const struct kind *const kinds[] = {&device_memory, &host_memory,     &stream_memory,
+                                           &graph_memory,  &unpooled_memory, NULL};
 
 /* Numbers the pools of this process from 1. Relaxed: the numbers only have to differ. */
 static uint64_t next_number(void)
@@ -184,7 +185,7 @@ bool pool_make_room(struct pool *pool, struct reclaim *progress)
 
 /* The driver reports free memory of the current context's device only. For any other device the
  * pool cannot tell how much is missing. */
-bool pool_make_room_on(struct pool *pool, CUdevice ordinal, uint64_t bytes,
+bool pool_make_room_on(struct pool *pool, CUdevice ordinal, uint64_t bytes, bool reserved,
                        struct reclaim *progress)
 {
     bool green;
@@ -193,7 +194,7 @@ bool pool_make_room_on(struct pool *pool, CUdevice ordinal, uint64_t bytes,
     if (!context || (ordinal != -1 && context->device->ordinal != ordinal))
         return reclaim_for_retry(pool, NULL, progress);
     progress->wanted = bytes;
-    progress->unreserved = true;
+    progress->unreserved = !reserved;
     if (!progress->started)
         progress->bytes = bytes;
     return reclaim_for_retry(pool, context->device, progress);

@@ -87,10 +87,8 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
  * keep count. */
 CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total);
 
-/* Called before cuMemAllocManaged in the current context, and after it has succeeded. The driver
- * never fails that call for lack of room: see managed.h. */
-void pool_managed_about_to_allocate(struct pool *pool, size_t bytes);
-void pool_managed_allocated(struct pool *pool, size_t bytes);
+/* cuDeviceTotalMem has answered total_bytes for this device. Returns what the program is told. */
+uint64_t pool_told_total(const struct pool *pool, CUdevice ordinal, uint64_t total_bytes);
 
 /* The calling thread, which the driver has called back (is_inside_driver), is about to free the
  * address without the pool. Returns false where it must not do so, because the block is free
@@ -319,8 +317,8 @@ void pool_graphs_may_be_gone(struct pool *pool);
 bool pool_make_room(struct pool *pool, struct reclaim *progress);
 
 /* As pool_make_room, where the call needs at least this many bytes on the device with this ordinal;
- * -1: the current context's device. */
-bool pool_make_room_on(struct pool *pool, CUdevice ordinal, uint64_t bytes,
+ * -1: the current context's device. reserved: device_reserved has the bytes already. */
+bool pool_make_room_on(struct pool *pool, CUdevice ordinal, uint64_t bytes, bool reserved,
                        struct reclaim *progress);
 
 /* Releases everything that can be released without waiting for the GPU. Returns the bytes. */

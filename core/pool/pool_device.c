@@ -22,6 +22,7 @@
 #include "core/reclaim/reserve.h"
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_table.h"
+#include "core/unpooled/owned.h"
 #include "pool_current.h"
 #include "pool_stream.h"
 
@@ -378,12 +379,14 @@ __attribute__((noinline)) static CUresult free_unserved(struct pool *pool, CUdev
     if (!address)
         return free_plainly(pool, address, NULL);
     struct managed_memory managed = managed_find(pool, address);
+    struct owned *owned = owned_end_begins(pool, OWNED_MANAGED, address);
     uint64_t in_order = driver_stream_ordered_bytes(pool->driver, address);
     result = pool->driver->cuMemFree_v2(address);
     bool green;
     struct context *context = context_current(pool, &green);
     if (result == CUDA_SUCCESS)
         managed_freed(&managed);
+    owned_ended(pool, owned, result == CUDA_SUCCESS);
     /* The driver's free of stream-ordered memory does not wait for the GPU. */
     if (result == CUDA_SUCCESS && context && in_order)
         epoch_note_freed_in_order(context, in_order);
@@ -584,14 +587,4 @@ CUresult pool_free_async(struct pool *pool, free_async *driver, CUdeviceptr addr
     if (block_is_owned(block))
         return free_owned_on_stream(pool, block, address, &free);
     return free_in_order(pool, block, address, &free, plain);
-}
-
-void pool_managed_about_to_allocate(struct pool *pool, size_t bytes)
-{
-    managed_about_to_allocate(pool, bytes);
-}
-
-void pool_managed_allocated(struct pool *pool, size_t bytes)
-{
-    managed_allocated(pool, bytes);
 }

@@ -43,13 +43,16 @@ static uint64_t neighbours_bytes(const struct device *device, bool of_group)
     return board_others(device->board, device->board_place, device->total_bytes, of_group).cached;
 }
 
-/* The most that the limits leave to this process. Its own cached and pending bytes count as
- * available. So do the bytes that other processes of its group would release. */
+/* The most that the limits leave to this process. Its own cached and pending bytes of the pool
+ * count as available. So do the bytes that other processes of its group would release. Device
+ * memory on its way to the driver counts as held, so the answer may be too low for a moment. To
+ * count it as free as well would be too much: the driver says that of a part of it already. */
 static uint64_t bytes_inside_limits(const struct device *device, const struct kept_bytes *own)
 {
-    if (device->limit == UINT64_MAX)
+    if (!device_is_limited(device))
         return UINT64_MAX;
-    uint64_t of_process = rest_of(device->limit, own->live);
+    uint64_t of_process =
+        rest_of(device_limit(device, BOARD_LIMIT_OF_PROCESS), own->live + device_unpooled(device));
     uint64_t left = device_group_left(device);
     if (left == UINT64_MAX)
         return of_process;
@@ -76,14 +79,26 @@ CUresult pool_memory_info(struct pool *pool, size_t *free, size_t *total)
     CUresult result = pool->driver->cuMemGetInfo_v2(free, total);
     bool green;
     struct context *context = result == CUDA_SUCCESS ? context_current(pool, &green) : NULL;
-    if (!context || !free)
+    if (!context)
         return result;
     struct device *device = context->device;
+    device_follow_limits(pool, device);
+    if (total)
+        *total = smaller_of(*total, device->told_bytes);
+    if (!free)
+        return result;
     struct kept_bytes kept = kept_bytes(pool, device);
     uint64_t own = *free + free_device_bytes(pool, device, &kept);
     *free = smaller_of(with_neighbours(device, &kept, own), total ? *total : device->total_bytes);
     *free = smaller_of(*free, bytes_inside_limits(device, &kept));
     return result;
+}
+
+uint64_t pool_told_total(const struct pool *pool, CUdevice ordinal, uint64_t total_bytes)
+{
+    struct device_limits limits;
+    limits_of_device(&pool->limits, &pool->settings, ordinal, total_bytes, &limits);
+    return limits_told_total(&limits, pool->settings.limits.tell_total, total_bytes);
 }
 
 bool pool_freed_outside(struct pool *pool, CUdeviceptr address)

@@ -27,8 +27,7 @@ static uint64_t sum_of(uint64_t one, uint64_t other)
 static uint64_t excess_with(const struct device *device, uint64_t coming)
 {
     uint64_t managed = sum_of(managed_bytes(device), coming);
-    uint64_t reserved = device_reserved(device);
-    uint64_t held = sum_of(managed, reserved);
+    uint64_t held = sum_of(managed, device_resident(device));
     if (managed == 0 || held <= device->total_bytes)
         return 0;
     return held - device->total_bytes;

@@ -7,7 +7,7 @@
  * becomes slow. Memory that the pool caches must not be the cause. There are three rules:
  * - Before such an allocation, clean blocks are released as far as the device has less free than
  *   the allocation asks for, as the driver says.
- * - They are also released as far as reserved_bytes + managed_bytes > total_bytes of the device.
+ * - They are also released as far as device_resident + managed_bytes > total_bytes of the device.
  * - While managed memory exists, managed_in_the_way tells housekeeping of this excess, since the
  *   program may touch the memory at any time. A small part may always stay cached.
  *
@@ -46,7 +46,7 @@ static inline uint64_t managed_bytes(const struct device *device)
     return atomic_load_explicit(&device->managed_bytes, memory_order_relaxed);
 }
 
-/* Returns how far reserved_bytes + managed_bytes exceeds the device's memory. */
+/* Returns how far device_resident + managed_bytes exceeds the device's memory. */
 uint64_t managed_excess(const struct device *device);
 
 /* Whether managed_excess is not 0. Every slow free calls this, and most processes have no managed

@@ -7,7 +7,7 @@
 
 bool miss_reserve(struct miss *miss)
 {
-    return reserve_take(miss->pool, miss->context, miss->bytes, miss->in_stream_order,
+    return reserve_take(miss->pool, miss->context->device, miss->bytes, miss->in_stream_order,
                         &miss->reserving_since, &miss->refusal);
 }
 

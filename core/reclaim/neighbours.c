@@ -292,20 +292,17 @@ static uint64_t end_of_waiting(const struct reclaim *progress)
     return progress->started + LAST_RESORT_NANOSECONDS;
 }
 
-/* Asks others. If they publish too little, has all of them publish what they have now, and asks
- * again. Others do not publish frees on their fast paths, so no request is refused before all were
- * asked. */
-static struct board_demand *ask_and_ask_again(const struct device *device,
-                                              const struct shortage *shortage, bool of_group,
-                                              uint64_t give_up_at)
+/* Has all others publish what they have now, since they do not publish frees on their fast paths.
+ * Returns false where nobody can be asked. */
+static bool have_others_tell(const struct device *device, const struct reclaim *progress)
 {
-    struct board_demand *demand = ask_in_turn(device, shortage, of_group, give_up_at);
-    struct board_demand *tell = demand ? NULL : ask_in_turn(device, NULL, of_group, give_up_at);
+    struct board_demand *tell =
+        ask_in_turn(device, NULL, progress->bound == RECLAIM_GROUP, end_of_waiting(progress));
     if (!tell)
-        return demand;
+        return false;
     board_demand_look(tell);
     board_demand_end(tell);
-    return ask_in_turn(device, shortage, of_group, give_up_at);
+    return true;
 }
 
 /* Asks others once, and waits for what they give. Returns false where nobody says that there is
@@ -315,7 +312,7 @@ static bool ask_on(struct pool *pool, struct device *device, struct reclaim *pro
 {
     uint64_t end = end_of_waiting(progress);
     struct board_demand *demand =
-        ask_and_ask_again(device, shortage, progress->bound == RECLAIM_GROUP, end);
+        ask_in_turn(device, shortage, progress->bound == RECLAIM_GROUP, end);
     if (!demand)
         return false;
     /* Without wait, pending bytes still have a short time: they may be just about to be given. */
@@ -331,6 +328,7 @@ static bool ask_on(struct pool *pool, struct device *device, struct reclaim *pro
     if (progress->bound == RECLAIM_DEVICE && progress->wanted)
         atomic_store_explicit(&device->series_at, monotonic_now(), memory_order_relaxed);
     count(device, &question.seen);
+    progress->others.asked_all = question.seen.asked_all;
     progress->others.given |= question.seen.given != 0;
     progress->others.pend |= is_worth_waiting(&question);
     return true;
@@ -342,19 +340,44 @@ static bool others_say_that_they_have(const struct question *question)
     return bytes > NOTHING_BYTES && would_do(question, bytes);
 }
 
+/* Rounds of one request. */
+struct rounds_of_asking {
+    uint64_t until; /* when to stop asking again */
+    bool told;      /* all others were told to publish what they have, as happens once */
+};
+
+/* asked: the last round has asked somebody. Before the answer is no, those that were not asked
+ * publish what they have. */
+static bool is_worth_another_round(const struct question *question, bool asked,
+                                   struct rounds_of_asking *rounds)
+{
+    bool asked_all = asked && question->progress->others.asked_all;
+    if (asked && others_say_that_they_have(question) && monotonic_now() < rounds->until)
+        return true;
+    if (rounds->told || asked_all || !have_others_tell(question->device, question->progress))
+        return false;
+    *rounds = (struct rounds_of_asking){monotonic_now() + EMPTY_NANOSECONDS, true};
+    return !asked || others_say_that_they_have(question);
+}
+
 /* Asks until something was given or is pending. Processes that are asked may have used what they
  * published, or be unable to give it. So each round asks for more bytes, and reaches more
  * processes, in the end all. */
 static void ask_until_given(struct pool *pool, struct device *device, struct reclaim *progress,
                             struct shortage shortage, bool wait)
 {
-    struct reclaim_others *others = &progress->others;
+    const struct reclaim_others *others = &progress->others;
     struct question question = {
         .pool = pool, .device = device, .progress = progress, .shortage = &shortage};
-    uint64_t until = monotonic_now() + EMPTY_NANOSECONDS;
-    while (ask_on(pool, device, progress, &shortage, wait) && !others->given && !others->pend &&
-           others_say_that_they_have(&question) && monotonic_now() < until)
-        shortage.bytes = smaller_of(2 * shortage.bytes, device->total_bytes);
+    struct rounds_of_asking rounds = {monotonic_now() + EMPTY_NANOSECONDS, false};
+    bool asked;
+    do {
+        asked = ask_on(pool, device, progress, &shortage, wait);
+        if (others->given || others->pend)
+            return;
+        if (asked)
+            shortage.bytes = smaller_of(2 * shortage.bytes, device->total_bytes);
+    } while (is_worth_another_round(&question, asked, &rounds));
 }
 
 /* Whether more is left than before: bytes given after the last answer, or freed by processes that

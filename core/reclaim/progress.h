@@ -23,6 +23,7 @@ struct reclaim_others {
     unsigned in_vain; /* times in a row that others released memory, but the bytes left for the
                          request did not grow */
     bool given, pend; /* when last asked, others: released something; had some pending */
+    bool asked_all;   /* when others were last asked, all were */
 };
 
 /* The steps of reclaim, in order. */

@@ -15,14 +15,14 @@
 
 #include "core/figures/stats.h"
 
-struct context;
+struct device;
 struct pool;
 
-/* Reserves bytes of the context's device, inside the limits. Returns false where they exceed a
+/* Reserves bytes of the device, inside the limits. Returns false where they exceed a
  * limit although all that could be released was; *failure says which limit. in_stream_order: see
  * struct reclaim. *since: when the first such try for the request began to wait, on the monotonic
  * clock; 0 before it. So a later try does not repeat a wait that did not help. */
-bool reserve_take(struct pool *pool, struct context *context, uint64_t bytes, bool in_stream_order,
+bool reserve_take(struct pool *pool, struct device *device, uint64_t bytes, bool in_stream_order,
                   uint64_t *since, enum failure *failure);
 
 #endif

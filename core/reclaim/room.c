@@ -1,5 +1,6 @@
 #include "room.h"
 
+#include "core/base/numbers.h"
 #include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "core/contexts/registry.h"
@@ -31,8 +32,8 @@ void room_is_short(struct context *context)
 static bool is_nearly_full(struct pool *pool, struct context *context, bool was_short, bool ask)
 {
     const struct device *device = context->device;
-    uint64_t reserved = device_reserved(device);
-    if (reserved > device->total_bytes - device->total_bytes / SHORT_SHARE)
+    uint64_t resident = device_resident(device);
+    if (resident > device->total_bytes - device->total_bytes / SHORT_SHARE)
         return true;
     if (!ask)
         return was_short;
@@ -49,7 +50,7 @@ static bool is_nearly_full(struct pool *pool, struct context *context, bool was_
 static void look_at_room(struct pool *pool, struct context *context, uint64_t now)
 {
     struct device *device = context->device;
-    uint64_t reserved = device_reserved(device);
+    uint64_t resident = device_resident(device);
     size_t left, total;
     bool pushed;
     if (!context_push(pool, context, &pushed))
@@ -60,7 +61,7 @@ static void look_at_room(struct pool *pool, struct context *context, uint64_t no
     context_pop(pool, pushed);
     if (result != CUDA_SUCCESS)
         return;
-    atomic_store_explicit(&device->could_hold, left + reserved, memory_order_relaxed);
+    atomic_store_explicit(&device->could_hold, left + resident, memory_order_relaxed);
     atomic_store_explicit(&device->could_hold_at, now, memory_order_relaxed);
 }
 
@@ -72,10 +73,9 @@ uint64_t room_left(struct pool *pool, struct context *context, uint64_t now)
     if (!looked_at || now - looked_at >= ROOM_INTERVAL)
         look_at_room(pool, context, now);
     uint64_t most = atomic_load_explicit(&device->could_hold, memory_order_relaxed);
-    uint64_t reserved = device_reserved(device);
-    if (most > device->limit)
-        most = device->limit;
-    return most > reserved ? most - reserved : 0;
+    return smaller_of(
+        rest_of(most, device_resident(device)),
+        rest_of(device_limit(device, BOARD_LIMIT_OF_PROCESS), device_reserved(device)));
 }
 
 void room_look(struct pool *pool, struct context *context, bool ask)

@@ -17,7 +17,7 @@ bool bytes_left(struct pool *pool, const struct device *device, const struct rec
     CUresult result;
     switch (progress->bound) {
     case RECLAIM_LIMIT:
-        *left = rest_of(device->limit, device_reserved(device));
+        *left = rest_of(device_limit(device, BOARD_LIMIT_OF_PROCESS), device_reserved(device));
         return true;
     case RECLAIM_GROUP:
         *left = device_group_left(device);
@@ -33,7 +33,7 @@ bool bytes_left(struct pool *pool, const struct device *device, const struct rec
 
 uint64_t reserved_before(const struct device *device, const struct reclaim *progress)
 {
-    return rest_of(device_reserved(device), progress->unreserved ? 0 : progress->rounded);
+    return rest_of(device_resident(device), progress->unreserved ? 0 : progress->rounded);
 }
 
 uint64_t returnable_bytes(struct pool *pool, struct device *device)

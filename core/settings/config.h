@@ -30,6 +30,7 @@ struct byte_size {
 enum evict_policy { EVICT_LARGEST_FIRST, EVICT_LEAST_RECENTLY_USED };
 enum host_large { HOST_LARGE_DRIVER, HOST_LARGE_HUGE_PAGES };
 enum memory_nodes { MEMORY_NODES_DRIVER, MEMORY_NODES_POOL };
+enum tell_total { TELL_TOTAL_SCHEDULER, TELL_TOTAL_ALWAYS, TELL_TOTAL_NEVER };
 enum report_at_exit { REPORT_NONE, REPORT_TABLE, REPORT_JSON };
 
 /* The memory of which a size may be a share. */

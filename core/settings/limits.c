@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/numbers.h"
 #include "core/base/one_line.h"
 
 #define GPU_VARIABLE   "GPU_MEMORY_LIMIT"
@@ -195,6 +196,24 @@ static uint64_t limit_of_container(const struct limits *limits, int ordinal,
         snprintf(name, LIMIT_NAME_BYTES, "%s", GPU_VARIABLE);
     }
     return bytes ? bytes : UINT64_MAX;
+}
+
+/* Settings have a dot in their names, and variables have none. */
+static bool is_told(const char *from, enum tell_total tell)
+{
+    bool by_scheduler = strchr(from, '.') == NULL;
+    return tell == TELL_TOTAL_ALWAYS || (tell == TELL_TOTAL_SCHEDULER && by_scheduler);
+}
+
+uint64_t limits_told_total(const struct device_limits *limits, enum tell_total tell,
+                           uint64_t total_bytes)
+{
+    uint64_t told = total_bytes;
+    if (is_told(limits->device_from, tell))
+        told = smaller_of(told, limits->device_bytes);
+    if (is_told(limits->group_from, tell))
+        told = smaller_of(told, limits->group_bytes);
+    return told;
 }
 
 void limits_of_device(const struct limits *limits, const struct settings *settings, int ordinal,

@@ -69,4 +69,9 @@ bool limits_variable(const struct limits *limits, unsigned number, struct limit_
 void limits_of_device(const struct limits *limits, const struct settings *settings, int ordinal,
                       uint64_t total_bytes, struct device_limits *found);
 
+/* The total memory that the program is told of a device of total_bytes. Programs take a share of
+ * it, so it is a limit that is in force there, as the setting limits.tell_total says. */
+uint64_t limits_told_total(const struct device_limits *limits, enum tell_total tell,
+                           uint64_t total_bytes);
+
 #endif

@@ -40,6 +40,14 @@ static const struct setting_value memory_nodes_words[] = {
     {0},
 };
 
+static const struct setting_value tell_total_words[] = {
+    {"scheduler", TELL_TOTAL_SCHEDULER,
+     "A device's total memory is the limit that a scheduler has set for the container, if it has."},
+    {"always", TELL_TOTAL_ALWAYS, "A device's total memory is the limit, whoever has set it."},
+    {"never", TELL_TOTAL_NEVER, "A device's total memory is its own, whatever the limits are."},
+    {0},
+};
+
 static const struct setting_value report_at_exit_words[] = {
     {"none", REPORT_NONE, "Nothing is written when the program ends."},
     {"table", REPORT_TABLE, "A readable table is written when the program ends."},

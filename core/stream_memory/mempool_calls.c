@@ -3,6 +3,7 @@
 #include "core/base/clock.h"
 #include "core/base/numbers.h"
 #include "core/base/size_class.h"
+#include "core/contexts/device.h"
 #include "core/contexts/pool_state.h"
 #include "mempool_list.h"
 #include "stream_ends.h"
@@ -64,6 +65,10 @@ void mempool_trim_ours(struct pool *pool)
     struct mempool *m = find_ours(pool, NULL, NULL);
     if (!pool->driver->cuMemPoolTrimTo)
         return;
+    /* A tool may have set a limit since the threshold was set. */
+    for (struct mempool *each = m; each; each = find_ours(pool, each, NULL))
+        if (device_is_limited(each->device))
+            mempool_drop_our_threshold(pool, each);
     struct relaxed_mode mode = mempool_call_begin(pool);
     for (; m; m = find_ours(pool, m, NULL))
         pool->driver->cuMemPoolTrimTo(mempool_handle(m), 0);

@@ -142,6 +142,13 @@ static void set_threshold(struct pool *pool, struct mempool *mempool, uint64_t b
         mempool_restore_programs_threshold(pool, mempool);
 }
 
+void mempool_drop_our_threshold(struct pool *pool, struct mempool *mempool)
+{
+    if (atomic_load_explicit(&mempool->release_threshold, memory_order_relaxed) != 0 &&
+        note_threshold_set(streams_of(pool), mempool, set_driver_threshold(pool, mempool, 0)))
+        mempool_restore_programs_threshold(pool, mempool);
+}
+
 static uint64_t threshold_of(struct pool *pool, CUmemoryPool handle)
 {
     cuuint64_t value = 0;
@@ -186,7 +193,8 @@ static struct mempool *make_known(struct pool *pool, CUmemoryPool handle, struct
     }
     lock_give(&streams->mempool_lock);
     const struct byte_size *threshold = &pool->settings.stream_ordered.driver_release_threshold;
-    if (!listed && is_default && !threshold->unlimited)
+    /* What the driver keeps beyond a limit is counted by nobody. */
+    if (!listed && is_default && !threshold->unlimited && !device_is_limited(device))
         set_threshold(pool, made, byte_size_resolve(threshold, device->total_bytes));
     return listed ? listed : made;
 }

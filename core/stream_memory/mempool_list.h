@@ -70,6 +70,9 @@ void mempool_destroyed(struct pool *pool, CUmemoryPool handle, bool is_gone);
  */
 void mempool_restore_programs_threshold(struct pool *pool, struct mempool *mempool);
 
+/* Sets a threshold that is ours to 0, since the device has got a limit. */
+void mempool_drop_our_threshold(struct pool *pool, struct mempool *mempool);
+
 /* ---- how much of a memory pool is in use ----
  *
  * How much the program uses of a memory pool: our blocks, summed over the shelves of all streams,

@@ -85,7 +85,7 @@ static bool release_behind_other_streams(struct miss *miss)
     uint64_t released = stream_release_clean(miss->pool, context->device, UINT64_MAX,
                                              EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
     if (context_pin(context, miss->generation)) {
-        released += stream_release_behind_events(miss->pool, context, UINT64_MAX, 0);
+        released += stream_release_behind_every_event(miss->pool, context);
         context_unpin(context);
     }
     return released != 0;
@@ -101,7 +101,8 @@ static void ask_driver_hard(struct miss *miss, struct search *search)
     if (!miss_is_out_of_memory(miss))
         return;
     /* The stream's own order needs no wait. */
-    if (stream_release_in_order(miss->pool, search->ref, search->handle) != 0 ||
+    if (stream_release_in_order(miss->pool, search->ref, search->handle, UINT64_MAX,
+                                EVICTION_MEMORY) != 0 ||
         stream_release_behind(miss->pool, search->ref, search->context, &behind) != 0)
         miss_ask(miss);
     if (miss_is_out_of_memory(miss) && search_harder(search))

@@ -107,8 +107,7 @@ void order_mark_is_over(struct order_mark mark)
 static bool memory_is_plentiful(const struct device *device)
 {
     /* Relaxed: it orders nothing. */
-    uint64_t reserved = device_reserved(device);
-    return reserved < device->total_bytes / 2 && !device_is_short(device);
+    return device_resident(device) < device->total_bytes / 2 && !device_is_short(device);
 }
 
 static uint64_t share_of(uint64_t all, uint64_t streams, uint64_t at_least)

@@ -200,7 +200,8 @@ static CUevent record_here(const struct pool *pool, CUstream handle)
 
 /* Records an event after the work of the stream that the handle means here; NULL where none can be
  * had. context: the stream's. NULL: it is not known, and the event is made in the current context.
- * That is right for a stream of the green context that is current. */
+ * That is right for a stream of the green context that is current. Handles that no cuStreamCreate
+ * has made mean another stream in each context, so they are used in the current one. */
 static struct fence_event *record_apart(struct pool *pool, struct context *context,
                                         struct context *current, CUstream handle)
 {
@@ -218,7 +219,7 @@ static struct fence_event *record_apart(struct pool *pool, struct context *conte
     event->context = owner;
     event->generation = context_generation(owner);
     struct relaxed_mode mode = enter_driver_relaxed(driver);
-    if (!context || context_push(pool, context, &pushed)) {
+    if (!context || !stream_is_created(handle) || context_push(pool, context, &pushed)) {
         event->event = record_here(pool, handle);
         context_pop(pool, pushed);
     }

@@ -17,6 +17,9 @@
  * most. */
 #define BEHIND_NANOSECONDS (UINT64_C(10) * 1000 * 1000 * 1000)
 
+/* How long it waits for an event that another thread is asking the driver about, at most. */
+#define ASKED_NANOSECONDS (UINT64_C(100) * 1000 * 1000)
+
 /* ---- releasing; the context is pinned or ending ---- */
 
 /* Tries cuMemFree after cuMemFreeAsync, since cuMemFree of stream-ordered memory does not wait.
@@ -79,7 +82,7 @@ static void hand_over(struct pool *pool, struct context *context, struct block *
     /* RELEASE_IN_ALLOCATION: the caller does not need the memory, so it does not wait until the
      * driver has it. Under a group limit it does wait. Otherwise other processes of the group might
      * take as many bytes before the driver has these. */
-    bool counts = context->device->group_limit != UINT64_MAX;
+    bool counts = device_limit(context->device, BOARD_LIMIT_OF_GROUP) != UINT64_MAX;
     if (stream && !after && (place != RELEASE_IN_ALLOCATION || counts) &&
         !return_wait(pool, context, stream, place))
         epoch_note_freed_in_order(context, bytes);
@@ -109,43 +112,27 @@ bool stream_release_one_behind(struct pool *pool, const struct fence_event *behi
     return given;
 }
 
-static void put_back(struct pool *pool, struct stream_block *block)
-{
-    struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
-    if (!block_table_insert(&streams_of(pool)->blocks, block_address(&block->block), &block->block))
-        return;
-    lock_take(&shelf->stream->lock, LOCK_STREAM);
-    shelf_attach(pool, shelf, block);
-    lock_give(&shelf->stream->lock);
-}
-
-static void count_return(const struct stream_block *block, enum eviction reason,
-                         uint64_t nanoseconds)
-{
-    struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
-    struct bucket_counters *counters = block->block.bucket->counters;
-    lock_take(&shelf->stream->lock, LOCK_STREAM);
-    bucket_count_return(counters, reason, nanoseconds);
-    lock_give(&shelf->stream->lock);
-}
-
 /* Counts the block as released, or puts it back on its shelf if the driver refused it. Returns the
  * bytes released. */
 static uint64_t finish_release(struct pool *pool, struct stream_block *block, enum eviction reason,
                                uint64_t nanoseconds)
 {
-    struct stream *stream = atomic_load_explicit(&block->shelf, memory_order_relaxed)->stream;
-    uint64_t bytes = block->block.bytes;
-    bool refused = block->block.refused;
-    if (refused) {
-        put_back(pool, block);
-    } else {
-        count_return(block, reason, nanoseconds);
+    struct shelf *shelf = atomic_load_explicit(&block->shelf, memory_order_relaxed);
+    struct stream *stream = shelf->stream;
+    struct block *b = &block->block;
+    uint64_t bytes = b->bytes, released = b->refused ? 0 : bytes;
+    bool back = b->refused && block_table_insert(&streams_of(pool)->blocks, block_address(b), b);
+    lock_take(&stream->lock, LOCK_STREAM);
+    if (back)
+        shelf_attach(pool, shelf, block);
+    else if (released)
+        bucket_count_return(b->bucket->counters, reason, nanoseconds);
+    lock_give(&stream->lock);
+    if (released)
         stream_block_recycle(pool, block);
-    }
     returning_end(stream->device, bytes);
     stream_block_has_a_place(stream);
-    return refused ? 0 : bytes;
+    return released;
 }
 
 /* Calls finish_release for each block of a chain that was passed to the driver since started. Ends
@@ -163,13 +150,17 @@ static uint64_t finish_chain(struct pool *pool, struct block *chain, enum evicti
     return released;
 }
 
+/* forget: a block that the driver refuses does not go back on its shelf. */
 static uint64_t release_chain(struct pool *pool, struct context *context, struct block *chain,
-                              enum eviction reason, const CUevent *after, enum release_place place)
+                              enum eviction reason, const CUevent *after, enum release_place place,
+                              bool forget)
 {
     if (!chain)
         return 0;
     uint64_t started = monotonic_now();
     hand_over(pool, context, chain, after, place);
+    for (struct block *b = chain; b && forget; b = b->links[LINK_HEAP].next)
+        b->refused = false;
     return finish_chain(pool, chain, reason, started);
 }
 
@@ -177,20 +168,14 @@ uint64_t stream_give_back(const struct choice *choice, uint64_t wanted, enum evi
                           const CUevent *after, enum release_place place)
 {
     struct block *chain = choice_collect(choice, wanted);
-    return release_chain(choice->pool, choice->context, chain, reason, after, place);
+    return release_chain(choice->pool, choice->context, chain, reason, after, place, false);
 }
 
 void stream_release_chain(struct pool *pool, struct context *context, struct block *chain,
                           enum eviction reason, const CUevent *after)
 {
-    if (!chain)
-        return;
-    uint64_t started = monotonic_now();
-    hand_over(pool, context, chain, after, RELEASE_IN_ALLOCATION);
-    /* A block that the driver refuses is forgotten: no stamp tells when its work has completed. */
-    for (struct block *b = chain; b; b = b->links[LINK_HEAP].next)
-        b->refused = false;
-    finish_chain(pool, chain, reason, started);
+    /* No stamp tells when a refused block's work has completed. */
+    release_chain(pool, context, chain, reason, after, RELEASE_IN_ALLOCATION, true);
 }
 
 uint64_t stream_release_in(struct pool *pool, struct context *context, struct choice choice,
@@ -253,30 +238,26 @@ static uint64_t hand_over_in_order(struct pool *pool, CUstream handle, struct bl
     return finish_chain(pool, chain, reason, started);
 }
 
-uint64_t stream_release_in_order_up_to(struct pool *pool, struct stream_ref ref, CUstream handle,
-                                       uint64_t bytes, enum eviction reason)
+static uint64_t release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                 uint64_t bytes, enum eviction reason, bool at_the_end)
 {
     struct block *chain = NULL;
     lock_take(&ref.stream->lock, LOCK_STREAM);
-    if (stream_is(ref) && !ref.stream->ordered_by_others)
+    if (stream_is(ref) && (at_the_end || !ref.stream->ordered_by_others))
         chain = choice_take_pending(pool, ref.stream, UINT64_MAX, bytes);
     lock_give(&ref.stream->lock);
     return hand_over_in_order(pool, handle, chain, reason);
 }
 
-uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle)
+uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                 uint64_t bytes, enum eviction reason)
 {
-    return stream_release_in_order_up_to(pool, ref, handle, UINT64_MAX, EVICTION_MEMORY);
+    return release_in_order(pool, ref, handle, bytes, reason, false);
 }
 
 void stream_release_at_the_end(struct pool *pool, struct stream_ref ref, CUstream handle)
 {
-    struct block *chain = NULL;
-    lock_take(&ref.stream->lock, LOCK_STREAM);
-    if (stream_is(ref))
-        chain = choice_take_pending(pool, ref.stream, UINT64_MAX, UINT64_MAX);
-    lock_give(&ref.stream->lock);
-    hand_over_in_order(pool, handle, chain, EVICTION_MEMORY);
+    release_in_order(pool, ref, handle, UINT64_MAX, EVICTION_MEMORY, true);
 }
 
 /* ---- after an event that was recorded in a free ---- */
@@ -290,9 +271,10 @@ static struct stream_event *take_first_event(struct stream *stream)
 }
 
 /* Releases blocks of the stream after its first event. False where no block can be released
- * there. */
+ * there. *missed, if not NULL: set where another thread has the event, to ask about it. */
 static bool release_behind_one(struct pool *pool, struct context *context, struct stream *stream,
-                               uint64_t bytes, enum eviction reason, uint64_t *released)
+                               uint64_t bytes, enum eviction reason, uint64_t *released,
+                               bool *missed)
 {
     struct block *chain = NULL;
     lock_take(&stream->lock, LOCK_STREAM);
@@ -300,12 +282,14 @@ static bool release_behind_one(struct pool *pool, struct context *context, struc
     struct stream_event *event = stream->context == context ? take_first_event(stream) : NULL;
     if (event)
         chain = choice_take_pending(pool, stream, event->stamp, bytes);
+    if (missed && !event && stream->pending.first && stream->events.taken)
+        *missed = true;
     lock_give(&stream->lock);
     if (!event)
         return false;
     uint64_t before = *released;
-    *released +=
-        release_chain(pool, context, chain, reason, &event->recorded.event, RELEASE_IN_ALLOCATION);
+    *released += release_chain(pool, context, chain, reason, &event->recorded.event,
+                               RELEASE_IN_ALLOCATION, false);
     lock_take(&stream->lock, LOCK_STREAM);
     stream_events_put(stream, event);
     lock_give(&stream->lock);
@@ -319,17 +303,30 @@ static uint64_t pending_bytes(const struct stream *stream)
 }
 
 uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes,
-                                      uint64_t at_least)
+                                      uint64_t at_least, bool *missed)
 {
     struct streams *streams = streams_of(pool);
     uint64_t released = 0;
     for (unsigned i = 0; i < stream_count(streams); i++) {
         struct stream *stream = stream_at(streams, i);
         while (released < bytes && pending_bytes(stream) >= at_least &&
-               release_behind_one(pool, context, stream, bytes - released, EVICTION_CAP, &released))
+               release_behind_one(pool, context, stream, bytes - released, EVICTION_CAP, &released,
+                                  missed))
             continue;
     }
     return released;
+}
+
+uint64_t stream_release_behind_every_event(struct pool *pool, struct context *context)
+{
+    uint64_t started = monotonic_now();
+    for (;;) {
+        bool missed = false;
+        uint64_t released = stream_release_behind_events(pool, context, UINT64_MAX, 0, &missed);
+        if (released || !missed || monotonic_now() - started > ASKED_NANOSECONDS)
+            return released;
+        patient_nap(started);
+    }
 }
 
 uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct context *context,
@@ -344,7 +341,7 @@ uint64_t stream_release_behind(struct pool *pool, struct stream_ref ref, struct 
     lock_give(&stream->lock);
     if (!*stamp || !context_pin(context, context_generation(context)))
         return 0;
-    while (release_behind_one(pool, context, stream, UINT64_MAX, EVICTION_MEMORY, &released))
+    while (release_behind_one(pool, context, stream, UINT64_MAX, EVICTION_MEMORY, &released, NULL))
         continue;
     context_unpin(context);
     return released;

@@ -50,15 +50,11 @@ void stream_release_chain(struct pool *pool, struct context *context, struct blo
 
 /* ---- in a stream's own order ---- */
 
-/* For a thread that is out of memory in an allocation on this stream: releases the stream's pending
- * blocks in the stream's own order. If others order the stream it releases nothing, because an
- * operation in the stream could hold others up. Returns the bytes released. */
-uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle);
-
-/* Releases up to so many bytes in the stream's own order, as stream_release_in_order does, and
- * counts them with this reason. */
-uint64_t stream_release_in_order_up_to(struct pool *pool, struct stream_ref ref, CUstream handle,
-                                       uint64_t bytes, enum eviction reason);
+/* In an allocation on this stream: releases up to so many bytes of the stream's pending blocks in
+ * the stream's own order. If others order the stream it releases nothing, because an operation in
+ * the stream could hold others up. Returns the bytes released. */
+uint64_t stream_release_in_order(struct pool *pool, struct stream_ref ref, CUstream handle,
+                                 uint64_t bytes, enum eviction reason);
 
 /* Releases all pending blocks of the stream in its own order, also where others order it: the
  * context is ending, and the stream's work with it. */
@@ -71,9 +67,14 @@ bool stream_release_one_behind(struct pool *pool, const struct fence_event *behi
                                CUdeviceptr address);
 
 /* Releases blocks of every stream of the context, which is pinned, that has at least this many
- * bytes pending. Each release is ordered after an event. Stops once so many bytes are released. */
+ * bytes pending. Each release is ordered after an event. Stops once so many bytes are released.
+ * *missed, if not NULL: set where another thread has an event, to ask the driver about it. */
 uint64_t stream_release_behind_events(struct pool *pool, struct context *context, uint64_t bytes,
-                                      uint64_t at_least);
+                                      uint64_t at_least, bool *missed);
+
+/* Does the same for all that is pending, where memory has run out. Waits up to 100 ms for an event
+ * that another thread has. */
+uint64_t stream_release_behind_every_event(struct pool *pool, struct context *context);
 
 /* stream_release_behind releases the pending blocks of a stream that others order. The release is
  * ordered after events of the stream's frees, on a stream of the pool's own. The driver may have

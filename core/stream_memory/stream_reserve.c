@@ -23,6 +23,21 @@
 
 /* ---- caps and idle blocks ---- */
 
+/* Returns what all streams keep of the device, and these bytes, once clean blocks beyond the cap
+ * have gone back. */
+static uint64_t kept_inside_cap(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    uint64_t cap = stream_device(device)->cached_cap;
+    struct stream_bytes sum = stream_sum(pool, device);
+    uint64_t kept = sum.cached + sum.pending + bytes;
+    if (kept <= cap)
+        return kept;
+    stream_pending_fence_device(pool, device);
+    stream_pending_query(pool, device);
+    return kept -
+           stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
+}
+
 bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
                           const struct stream_block *block)
 {
@@ -31,13 +46,7 @@ bool stream_reserve_keeps(struct pool *pool, struct stream *stream,
     uint64_t cap_blocks = pool->settings.stream_ordered.caps.blocks_per_bucket;
     if (bytes > cap)
         return false;
-    struct stream_bytes sum = stream_sum(pool, device);
-    uint64_t kept = sum.cached + sum.pending + bytes;
-    if (kept > cap) {
-        stream_pending_fence_device(pool, device);
-        stream_pending_query(pool, device);
-        kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
-    }
+    uint64_t kept = kept_inside_cap(pool, device, bytes);
     unsigned count = stream_count(streams_of(pool));
     uint64_t share = cap / CAP_SHARE / (count > FEW_STREAMS ? count : FEW_STREAMS);
     bool fits = kept <= cap;
@@ -62,32 +71,21 @@ static bool newest_fills_its_bucket(const struct pool *pool, const struct stream
 void stream_reserve_keep_inside_caps(struct pool *pool, struct stream_ref ref, CUstream handle)
 {
     struct stream *stream = ref.stream;
-    struct device *device = stream->device;
-    uint64_t cap = stream_device(device)->cached_cap;
-    struct stream_bytes sum = stream_sum(pool, device);
-    uint64_t kept = sum.cached + sum.pending;
-    if (kept > cap) {
-        stream_pending_fence_device(pool, device);
-        stream_pending_query(pool, device);
-        kept -= stream_release_clean(pool, device, kept - cap, EVICTION_CAP, RELEASE_IN_ALLOCATION);
-    }
+    uint64_t cap = stream_device(stream->device)->cached_cap;
+    uint64_t kept = kept_inside_cap(pool, stream->device, 0);
     lock_take(&stream->lock, LOCK_STREAM);
     bool full = newest_fills_its_bucket(pool, stream);
     lock_give(&stream->lock);
-    if (kept > cap)
-        stream_release_in_order_up_to(pool, ref, handle, kept - cap, EVICTION_CAP);
-    else if (full)
-        stream_release_in_order_up_to(pool, ref, handle, 1, EVICTION_CAP);
+    if (kept > cap || full)
+        stream_release_in_order(pool, ref, handle, kept > cap ? kept - cap : 1, EVICTION_CAP);
 }
 
 static void release_idle(struct pool *pool, const struct device *device, uint64_t now)
 {
     uint64_t idle = pool->settings.stream_ordered.release_after_idle_ns;
     struct choice choice = {.oldest_first = true, .older_than = now - idle};
-    struct context *c = context_next(pool, NULL, changeable(device));
     stream_pending_query(pool, device);
-    for (; c; c = context_next(pool, c, changeable(device)))
-        stream_release_in(pool, c, choice, UINT64_MAX, EVICTION_IDLE, RELEASE_IN_ALLOCATION);
+    stream_release_chosen(pool, device, choice, UINT64_MAX, EVICTION_IDLE, RELEASE_IN_ALLOCATION);
 }
 
 /* Whether it is time to look for idle blocks. True for one thread each time. */
@@ -251,7 +249,7 @@ bool stream_reserve_has_room(const struct pool *pool, const struct context *cont
  * stand for that too. */
 static void look_at_what_is_left(struct pool *pool, struct device *device, uint64_t bytes)
 {
-    uint64_t taken = device_reserved(device) + bytes;
+    uint64_t taken = device_resident(device) + bytes;
     uint64_t left = taken < device->total_bytes ? device->total_bytes - taken : 1;
     uint64_t noted = atomic_load_explicit(&stream_device(device)->left_bytes, memory_order_relaxed);
     if (noted == 0)
@@ -312,7 +310,7 @@ static uint64_t release_behind_events_now_and_then(struct pool *pool, struct con
         !context_pin(context, context_generation(context)))
         return 0;
     uint64_t released =
-        stream_release_behind_events(pool, context, bytes, worth_a_call(bytes, small));
+        stream_release_behind_events(pool, context, bytes, worth_a_call(bytes, small), NULL);
     if (released == 0)
         streams_pause_after(streams, &streams->releases_behind[small], started);
     context_unpin(context);
@@ -325,8 +323,7 @@ static uint64_t release_for_growth(struct pool *pool, struct context *context,
 {
     uint64_t released = release_hastily(pool, context->device, bytes, small);
     if (released < bytes)
-        released +=
-            stream_release_in_order_up_to(pool, ref, handle, bytes - released, EVICTION_CAP);
+        released += stream_release_in_order(pool, ref, handle, bytes - released, EVICTION_CAP);
     if (released < bytes)
         released += release_behind_events_now_and_then(pool, context, bytes - released, small);
     return released;

@@ -204,7 +204,7 @@ expect "of its own" has err 'host memory: 6 requests'
 expect "stream-ordered memory as well" run 0 "$outputs" ordered=6
 expect "of its kind" has err 'stream_ordered memory: 6 requests'
 expect "managed memory passes by" run 0 "$outputs" managed=2
-expect "and so it is said" has err '^cudapool: no process took memory .*none asked for device, stream-ordered or pinned memory \(managed and virtual memory,'
+expect "and is told" has err '^  beside the pool, at most: managed 1\.0 MiB$'
 expect "what the settings leave to the driver" run 0 --set host.enabled=false "$outputs" pinned=2
 expect "is named as well" has err 'what settings leave to the driver'
 expect "killed, and without figures" run 134 --set figures.enabled=false "$outputs" device=2 abort

@@ -61,7 +61,7 @@ __memcpy_chk __register_atfork
 __snprintf_chk __sprintf_chk __stack_chk_fail __strcat_chk __strcpy_chk __vsnprintf_chk
 abort access aligned_alloc atoi calloc clock_gettime close environ fclose ferror fflush fopen
 fcntl fopencookie setvbuf memrchr poll send sigaction tcgetattr vmsplice
-fprintf fputc fputs fread free fwrite getenv gethostname getpagesize getpid malloc memchr memcmp
+fprintf fputc fputs fread free fwrite getenv gethostname getpagesize getpid getppid malloc memchr memcmp
 memcpy memmem memmove memset mmap mprotect munmap nanosleep open open_memstream posix_memalign
 pthread_equal pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock
 pthread_self pthread_setcancelstate qsort read realloc sched_yield secure_getenv sigaddset sigemptyset sigismember

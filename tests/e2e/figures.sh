@@ -187,13 +187,10 @@ top() { # arguments; the table goes to $work/top
     command_on top "$@" >"$work/top" 2>"$work/stderr"
 }
 shows() { # expression...
-    local expression
-    for expression in "$@"; do
-        grep -Eq "$expression" "$work/top" || {
-            cat "$work/top" "$work/stderr"
-            return 1
-        }
-    done
+    has_lines "$work/top" "$@" || {
+        cat "$work/stderr"
+        return 1
+    }
 }
 waiting() { # a process that has counted, and waits; its number goes to $work/pid
     rm -f "$work/ready"

@@ -65,6 +65,18 @@ fail() { # name, why
     echo "FAIL $1: $2"
 }
 
+# Whether the file has a line for each expression. Shows it where one is missing.
+has_lines() { # file expression...
+    local file=$1 expression
+    shift
+    for expression; do
+        grep -Eq "$expression" "$file" || {
+            cat "$file"
+            return 1
+        }
+    done
+}
+
 expect() { # name, command
     local name=$1 status
     shift

@@ -2,10 +2,11 @@
  * A program whose reports are looked at: it takes memory of each kind.
  *
  * usage: outputs [device=BLOCKS] [ordered=BLOCKS] [pinned=BLOCKS] [managed=BLOCKS] [sizes=COUNT]
- *                [wait] [exit=STATUS | _exit | abort]
+ *                [physical=BLOCKS] [wait] [exit=STATUS | _exit | abort]
  *
  * So many blocks of 1 MiB of each kind are allocated, and then freed; sizes: COUNT blocks of 1 MiB,
- * 2 MiB and so on, one after the other. wait: prints "ready PID" and waits for the end of stdin.
+ * 2 MiB and so on, one after the other; physical: blocks of 32 MiB that are kept. wait: prints
+ * "ready PID" and waits for the end of stdin.
  */
 #include <sys/resource.h>
 
@@ -60,6 +61,16 @@ static void use_managed(unsigned blocks)
     }
 }
 
+/* Kept until the process ends, as a context's end frees none of it. */
+static void take_physical(unsigned blocks)
+{
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+    CUmemGenericAllocationHandle handle;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    for (unsigned i = 0; i < blocks; i++)
+        CU(cuMemCreate(&handle, 32 * MIB, &properties, 0));
+}
+
 static void use_sizes(unsigned sizes)
 {
     for (unsigned i = 1; i <= sizes; i++)
@@ -78,11 +89,8 @@ static void wait_for_stdin(void)
 static const struct part {
     const char *name;
     void (*use)(unsigned);
-} parts[] = {{"device=", use_device},
-             {"ordered=", use_ordered},
-             {"pinned=", use_pinned},
-             {"managed=", use_managed},
-             {"sizes=", use_sizes}};
+} parts[] = {{"device=", use_device},   {"ordered=", use_ordered},    {"pinned=", use_pinned},
+             {"managed=", use_managed}, {"physical=", take_physical}, {"sizes=", use_sizes}};
 
 static void take_argument(const char *argument)
 {

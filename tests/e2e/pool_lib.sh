@@ -24,7 +24,7 @@ case_on_driver() { # program case [variable=value ...]
 }
 
 # Every number of a report, one a line: "totals.hits.clean 5", "1048576.hits.clean 3" for a bucket,
-# "fences 7" for a device.
+# "fences 7" for a device, "unpooled.arrays.live_bytes 0" for what the pool only counts of it.
 numbers() { # file
     awk '{
         depth = (match($0, /[^ ]/) - 1) / 2
@@ -38,6 +38,7 @@ numbers() { # file
         if (value !~ /^[0-9.]+$/) next
         path = key[under] == "totals" ? "totals" : bucket
         if (depth <= 3) { print key[depth], value; next }
+        if (key[3] == "unpooled") { print "unpooled." key[4] "." key[5], value; next }
         for (i = under + (key[under] == "totals" ? 1 : 2); i <= depth; i++) path = path "." key[i]
         print path, value
     }' "$1"
@@ -77,7 +78,7 @@ adds_up() { # file
         }
         $1 == "kind" { check() }
         { n[$1] = $2; dot = index($1, "."); name = substr($1, dot + 1); bucket[substr($1, 1, dot - 1)] }
-        dot && $1 !~ /^totals/ && name !~ /^peak/ && name != "bytes" { sum[name] += $2 }
+        dot && $1 !~ /^(totals|unpooled)/ && name !~ /^peak/ && name != "bytes" { sum[name] += $2 }
         END {
             check()
             if (!requests) { print "no requests"; bad = 1 }

@@ -77,7 +77,8 @@ static size_t free_bytes(void)
 {
     size_t free, total;
     CU(cuMemGetInfo_v2(&free, &total));
-    CHECK(total > free && total >= 64 * MIB);
+    CHECK(total >= free &&
+          (total == 8 * MIB || total >= 64 * MIB)); /* or the limit: limits.tell_total */
     return free;
 }
 

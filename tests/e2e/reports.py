@@ -771,6 +771,40 @@ def test_neighbours():
         expect("Prometheus: " + line.split("{")[0].split("\\")[0], re.search(f"^{line}$", metrics, re.M), metrics[-3000:])
 
 
+def unpooled(size, refused):
+    """As many bytes of each kind as in turn."""
+    return {kind: {"live_bytes": size * (i + 1), "peak_bytes": 3 * size * (i + 1), "refused": refused * i}
+            for i, kind in enumerate(("physical", "arrays", "managed"))}
+
+
+def test_unpooled():
+    one, other = (report({MIB: bucket(90, MIB)}, pid=pid) for pid in (7, 8))
+    one["devices"][0]["unpooled"], other["devices"][0]["unpooled"] = unpooled(GIB, 2), unpooled(MIB, 0)
+    fits_schema("a report of memory beside the pool", one)
+    paths = [write(one), write(other)]
+    for line in ("beside the pool, at most: cuMemCreate 3.0 GiB, arrays 6.0 GiB, managed 9.0 GiB",
+                 "beside the pool, at the end: cuMemCreate 1.0 GiB, arrays 2.0 GiB, managed 3.0 GiB",
+                 "requests beside the pool that a limit refused: arrays 2, managed 4"):
+        expect("the table: " + line.split(":")[0], f"\n  {line}\n" in cudapool(paths[0]), cudapool(paths[0]))
+    expect("nothing of what is not there", "that a limit refused" not in cudapool(paths[1]), cudapool(paths[1]))
+    merged = json.loads(cudapool("--merge", "--format", "json", *paths))
+    fits_schema("merged reports of memory beside the pool", merged)
+    expect("memory beside the pool is summed", merged["devices"][0]["unpooled"]["arrays"] ==
+           {"live_bytes": 2 * GIB + 2 * MIB, "peak_bytes": 6 * GIB + 6 * MIB, "refused": 2}, merged["devices"][0]["unpooled"])
+    again = json.loads(cudapool("--format", "json", paths[0]))
+    expect("memory beside the pool comes out as it went in", again["devices"] == one["devices"], again)
+    rows = list(csv.DictReader(io.StringIO(cudapool("--format", "csv", paths[0]), newline=""), strict=True))
+    row = {row["kind"]: row for row in rows}["arrays"]
+    expect("CSV has a line of each kind", (row["live_bytes"], row["peak_live_bytes"], row["failures_limit"]) ==
+           (str(2 * GIB), str(6 * GIB), "2"), rows)
+    metrics = cudapool("--format", "prometheus", paths[0])
+    labels = r'\{host="node1",device="0",uuid="GPU-1",pid="7",rank=""'
+    for line in (rf'cudapool_unpooled_live_bytes{labels},memory="arrays"\}} {2 * GIB}',
+                 rf'cudapool_unpooled_peak_bytes{labels},memory="physical"\}} {3 * GIB}',
+                 rf'cudapool_unpooled_refused_total{labels},memory="managed"\}} 4'):
+        expect("Prometheus: " + line.split("{")[0].split("\\")[0], re.search(f"^{line}$", metrics, re.M), metrics[-3000:])
+
+
 def graphs(**more):
     return {**{name: 0 for name in ("captures", "without_owner", "failed", "owners", "kept_blocks", "kept_bytes", "peak_kept_bytes", "bystander_bytes", "astray",
                                     "most_owned_bytes", "most_owned_capture", "most_owned_stream", "most_owned_nanoseconds", "launches",
@@ -1181,7 +1215,7 @@ with tempfile.TemporaryDirectory() as here:
     test_many_figures()
     for test in (test_start, test_merging, test_bad_files, test_comparison, test_comparison_page, test_csv, test_prometheus,
                  test_output, test_trace, test_own_paths, test_page, test_widths, test_curve, test_wall_time, test_failures, test_host_memory,
-                 test_end, test_advice, test_advice_on_neighbours, test_neighbours, test_graphs, test_neighbours_page, test_alone, test_what_keeps_a_process_alone,
+                 test_end, test_advice, test_advice_on_neighbours, test_neighbours, test_unpooled, test_graphs, test_neighbours_page, test_alone, test_what_keeps_a_process_alone,
                  test_neighbours_compared):
         test()
 sys.exit(1 if failed else 0)

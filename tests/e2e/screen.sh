@@ -89,16 +89,17 @@ fi
 
 mkfifo "$work/in"
 exec 8<>"$work/in"
-one=$(start one "$programs/outputs" device=64 wait)
+limit='{"version": 1, "limits": {"device_bytes": "8GiB"}}'
+one=$(start one "CUDAPOOL_CONFIG=$limit" "$programs/outputs" device=64 physical=8 wait)
 two=$(start two "$programs/outputs" device=32 pinned=4 wait)
 [ -d "$runtime/cudapool-$(id -u)" ] || mkdir -m 700 "$runtime/cudapool-$(id -u)"
 top="'$cudapool' top --interval 0.2 '$runtime/cudapool-$(id -u)'"
 low=$(printf '%s\n' "$one" "$two" | sort -n | head -n 1)
 high=$(printf '%s\n' "$one" "$two" | sort -n | tail -n 1)
 terminal 150 24 "env TERM=tmux-256color NO_COLOR=1 $top"
-expect "top with NO_COLOR" shows '2 processes on the pool' '# in use +\+ cached +- pending'
+expect "top with NO_COLOR" shows '2 processes on the pool' '# in use +\+ cached +- pending += unpooled'
 expect "has no colour" no_colours
-expect "its bar has a character for each part" shows '^device 0, Simulated device +\[#*\+*-+ '
+expect "its bar has a character for each part" shows '^device 0, Simulated device +\[#*\+*-+=+ '
 expect "the chosen row is marked" shows "^> +$low "
 keys Down
 expect "wherever it is" shows "^> +$high " "^  +$low "

@@ -73,7 +73,7 @@ unset LD_PRELOAD CUDAPOOL_CONFIG CUDAPOOL_REPORT TMPDIR
 expect "help lists the commands" 0 '^  run .*pool' '' "$cudapool" help
 expect "--help is help" 0 '^usage: cudapool COMMAND' '' "$cudapool" --help
 expect "--version prints the version" 0 '^cudapool [0-9]+\.[0-9]+\.[0-9]+$' '' "$cudapool" --version
-for command in run try report top trim check configs; do
+for command in run try report top trim limit check configs; do
     expect "$command --help" 0 "^usage: cudapool $command" '' "$cudapool" $command --help
     expect "help $command" 0 "^usage: cudapool $command" '' "$cudapool" help $command
 done
@@ -82,7 +82,7 @@ expect "an unknown command is an error" 2 '' 'unknown command "bench"; allowed a
 expect "help for an unknown command is an error" 2 '' 'unknown command' "$cudapool" help bench
 expect "a full disk is an error" 1 '' 'cannot be written: No space' bash -c "'$cudapool' help >/dev/full"
 
-for option in $(for command in run try report top trim check configs; do "$cudapool" help $command; done | grep -oE -- '^ +--[a-z]+' | sort -u); do
+for option in $(for command in run try report top trim limit check configs; do "$cudapool" help $command; done | grep -oE -- '^ +--[a-z]+' | sort -u); do
     if grep -qF -- "\\-\\-${option#--}" packaging/cudapool.1; then
         ok "the manual page knows $option"
     else
@@ -147,7 +147,7 @@ fish_completes() { # line
 }
 if command -v fish >/dev/null; then
     for line in 'rep report' 'report --format h html' 'run --set device.gr device.growth_budget=' 'run --config st strict' \
-        'check lo low-memory' 'configs sch schema' 'top --sort m memory' 'trim --w --wait' 'run --a --all' 'try --w --warm-up' 'run ls conf configs/'; do
+        'check lo low-memory' 'configs sch schema' 'top --sort m memory' 'trim --w --wait' 'limit --g --group' 'run --a --all' 'try --w --warm-up' 'run ls conf configs/'; do
         found=$(fish_completes "cudapool ${line% *}")
         if [ "$found" = "${line##* }" ]; then ok "fish: cudapool ${line% *}"; else fail "fish: cudapool ${line% *}" "\"$found\""; fi
     done

@@ -52,10 +52,18 @@ start() { # name, arguments; its number goes to $work/pid.NAME and to $pid
     pid=$(sed -n 's/^ready //p' "$work/ready.$name")
     echo "$pid" >"$work/pid.$name"
 }
+# A killed process may live on for a moment, and answers then.
+await_death() { # pid
+    while [ -e "/proc/$1" ] && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; do
+        sleep 0.01
+    done
+}
 end() { # name...
-    local name
+    local name old
     for name in "$@"; do
-        kill -KILL "$(cat "$work/pid.$name")"
+        old=$(cat "$work/pid.$name")
+        kill -KILL "$old"
+        await_death "$old"
         rm "$work/pid.$name"
     done
 }
@@ -309,22 +317,19 @@ top() { # arguments; the table goes to $work/top
     "$cudapool" top --count 1 "$@" >"$work/top" 2>&1
 }
 shows() { # expression...
-    local expression
-    for expression in "$@"; do
-        grep -Eq "$expression" "$work/top" || { cat "$work/top"; return 1; }
-    done
+    has_lines "$work/top" "$@"
 }
 start one cached=1073741824 pending=2147483648 held=4294967296 group=jobs
 expect "top shows a process that has no figures" top "$pid"
 expect "with what the board says of it" shows ': 1 process on the pool' '^ +process +rank +group .* neighbours  command$' \
-    "^ +$pid +- +jobs +- +- +- +- +1\.0 GiB +1\.0 GiB +2\.0 GiB +-  .*/neighbour"
+    "^ +$pid +- +jobs +- +- +- +- +1\.0 GiB +1\.0 GiB +2\.0 GiB +- +- +-  .*/neighbour"
 one=$pid
 start two cached=3221225472
 expect "top shows one of no group" top "$pid"
-expect "of which is not known what it uses" shows "^ +$pid +- +- +- +- +- +- +- +3\.0 GiB +0 B +-  .*/neighbour"
+expect "of which is not known what it uses" shows "^ +$pid +- +- +- +- +- +- +- +3\.0 GiB +0 B +- +- +-  .*/neighbour"
 start three cached=1024 asks=1073741824
 expect "top shows one that is out of memory" top "$pid"
-expect "and asks others" shows "^ +$pid .* 1\.0 KiB +0 B +asks  "
+expect "and asks others" shows "^ +$pid .* 1\.0 KiB +0 B +- +- +asks  "
 if [ "$ALONE" = yes ]; then
     on_pool CUDAPOOL_REPORT=none CUDAPOOL_FIGURES="$runtime" -- "$programs/figures" wait >"$work/ready.pool" 2>/dev/null &
     until grep -q ready "$work/ready.pool" 2>/dev/null; do sleep 0.01; done

@@ -4,7 +4,7 @@
 #
 # usage: run.sh OUTPUT_DIR [section...]
 #   sections: conformance kinds hazard progress locks memory managed captures graph_captures graph_apps
-#   public memory_nodes contexts give_back overlap sizes host_functions misses linked streams thrust try python first hot neighbours host_facts pinned; all if none.
+#   public memory_nodes contexts limits give_back overlap sizes host_functions misses linked streams thrust try python first hot neighbours host_facts pinned; all if none.
 #   Only where they are named: soak, SOAK_SECONDS (480) of it, and programs, PROGRAMS_SECONDS (300) of them,
 #   which compares the pool with frameworks' own caching (programs/compare.py) and goes on from OUTPUT_DIR/programs.jsonl
 #   ROUNDS  of four processes in turn in the section neighbours (default 200), GROUP of processes (64)
@@ -476,6 +476,37 @@ if wanted managed "$@"; then
     done
 fi
 # Giving memory back must not wait for work that has nothing to do with it.
+limited='{"version": 1, "limits": {"device_bytes": "%s"}, "report": {"at_exit": "json", "file": "'$work/report.json'"}}'
+if wanted limits "$@"; then
+    say ""
+    # shellcheck disable=SC2059 # a format
+    for case in "limit physical" "limit array" "limit array3d" "limit mipmapped" "limit managed" "limit plain" "limit async" sum \
+        lifetimes arrays contexts failures threads; do
+        starts "limits, $case" || continue
+        # shellcheck disable=SC2086 # words
+        run pool "$(printf "$limited" 256MiB)" "$build/tests/e2e/unpooled" $case
+        say "$(printf '%-58s %s' "limits, $case" "$([ "$status" = 0 ] && echo ok || echo "FAILED: $result")")"
+        [ "$status" = 0 ] || failures=$((failures + 1))
+    done
+    # The process runs `cudapool limit` of itself.
+    for case in kinds cached threads; do
+        check 0 "limits, changed, $case" pool "" env "CUDAPOOL_TOOL=$build/cudapool" "$build/tests/e2e/limit_changes" $case
+    done
+    for framework in torch cupy jax nccl; do
+        "$python" -c "import ${framework/nccl/torch}" 2>>"$log" || continue
+        [ $framework != nccl ] || [ "$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)" -gt 1 ] || continue
+        for mode in plain pool; do
+            starts "limits, $framework, $mode" || continue
+            config='' most=''
+            # shellcheck disable=SC2059 # a format
+            [ $mode = plain ] || config=$(printf "$limited" 2000MiB) most=2000
+            # shellcheck disable=SC2086 # nothing, or a number
+            run $mode "$config" "$python" tests/gpu/limits.py $framework $most
+            say "$(printf '%-58s %s' "limits, $framework, $mode" "$result")"
+            [ "$status" = 0 ] || failures=$((failures + 1))
+        done
+    done
+fi
 if wanted give_back "$@"; then
     say ""
     for connections in "" 1; do

@@ -5,12 +5,16 @@
  * nobody hangs, and nobody's memory changes. At the end of a seed each process in turn gets the
  * whole device, whatever the others cache.
  *
- * usage: neighbours [plain] [seeds=A-B] [seconds=N] [minutes=N]
+ * In a group they share a limit in place of the device, and take memory of every kind that counts.
+ *
+ * usage: neighbours [plain|group [processes=N]] [seeds=A-B] [seconds=N] [minutes=N]
  *   seed, and seeds   which (default 1): each has its own number of processes, size of the device,
  *                     settings and sizes of blocks
  *   seconds           of each seed's life (default 2)
  *   minutes           no seed is begun after that many
  *   plain             without the pool: the rule itself is tested
+ *   group             under the limit of a group
+ *   processes         how many, of 64 at most (default: as the seed says)
  * Prints what happened, in one line, and a line that begins with FAIL for what was wrong; processes
  * meet as it happens, so that a seed may have to be run several times to fail again. Exit status 0:
  * all is well; 1: not; 2: bad usage.
@@ -37,6 +41,10 @@
 
 /* The driver's own memory in each process, and pages that one process alone can use. */
 #define EACH_PROCESS (14 * MIB)
+/* In a group: what each takes of the limit for its counter of wrong words. */
+#define EACH_COUNTER (2 * MIB)
+/* In a group: what the device has for the driver's own, and for what dead processes held. */
+#define BESIDE_A_LIMIT (64 * UINT64_C(1024) * MIB)
 /* No call and no step takes as long; a process that was silent is asked again after so long. */
 #define HANG       (30 * SECOND)
 #define NOT_ASKED  (11 * SECOND)
@@ -46,7 +54,13 @@ enum { MOST_SETTINGS = 600 };
 
 static char preload[PATH_MAX], shared[] = "/tmp/neighbours-XXXXXX";
 static struct table *table;
-static bool plain, failed;
+static bool plain, group, failed;
+
+static struct {
+    uint64_t first, last;
+    double seconds, minutes;
+    unsigned int processes; /* 0: as the seed says */
+} options = {1, 1, 2, 1e9, 0};
 
 /* Of the seed that is running. */
 static struct {
@@ -102,13 +116,28 @@ static void make_settings(void)
     static const char *const budgets[] = {"\"128MiB\"", "\"128MiB\"", "0", "\"1GiB\"", NULL};
     static const char *const ratios[] = {"1.15", "1.15", "2.0", "100.0", NULL};
     static const char *const left[] = {"\"2%\"", "\"2%\"", "0", "\"10%\"", NULL};
+    char limits[120] = "";
+    if (group)
+        snprintf(limits, sizeof limits,
+                 ", \"limits\": {\"group\": \"random-%d\", \"group_bytes\": %llu}", (int)getpid(),
+                 (unsigned long long)table->limit);
     snprintf(life.settings, sizeof life.settings,
              "{\"version\": 1, \"device\": {\"caps\": {\"cached\": %s, \"reserve_ratio\": %s}, "
              "\"growth_budget\": %s, \"release_after_idle\": \"%s\"}, \"stream_ordered\": "
              "{\"caps\": {\"cached\": %s}, \"release_after_idle\": \"%s\"}, \"neighbours\": "
-             "{\"leave_free\": %s}, \"report\": {\"at_exit\": \"none\"}}",
+             "{\"leave_free\": %s}, \"report\": {\"at_exit\": \"none\"}%s}",
              choose(cached), choose(ratios), choose(budgets), choose(idle), choose(cached),
-             choose(idle), choose(left));
+             choose(idle), choose(left), limits);
+}
+
+static void make_group(void)
+{
+    table->grouped = table->whole_pages = true;
+    table->greedy = below(&life.random, 3) == 0;
+    table->limit = life.device_bytes;
+    table->total = table->limit - table->processes * EACH_COUNTER;
+    life.device_bytes += BESIDE_A_LIMIT;
+    life.unaware = MOST_PROCESSES;
 }
 
 static void make_life(uint64_t seed)
@@ -120,6 +149,8 @@ static void make_life(uint64_t seed)
     table->seed = seed;
     table->pooled = !plain;
     table->processes = 2 + (uint32_t)below(&life.random, 7);
+    if (options.processes)
+        table->processes = options.processes;
     life.device_bytes = memories[below(&life.random, 4)] * MIB;
     table->whole_pages = below(&life.random, 3) > 0;
     table->total = life.device_bytes - table->processes * EACH_PROCESS;
@@ -130,6 +161,8 @@ static void make_life(uint64_t seed)
     life.stops = below(&life.random, 4) == 0;
     life.unaware = below(&life.random, 4) == 0 ? (unsigned int)below(&life.random, table->processes)
                                                : MOST_PROCESSES;
+    if (group)
+        make_group();
     make_settings();
 }
 
@@ -168,7 +201,10 @@ static void start_worker(unsigned int slot)
 static void clear_slot(unsigned int slot)
 {
     struct slot *of = &table->slots[slot];
+    if (group)
+        unsure_at_least(of, nanoseconds() + GROUP_LEARNS);
     atomic_fetch_sub(&table->sum, atomic_exchange(&of->held, 0));
+    atomic_fetch_sub(&table->certain, (int64_t)atomic_exchange(&of->certain, 0));
     atomic_store(&of->exceeding, 0);
     life.pids[slot] = 0;
 }
@@ -207,17 +243,37 @@ static void reap(bool replace)
     }
 }
 
+/* What the process holds is no longer certain once it may be gone. False: it has ended by itself.
+ */
+static bool stop_for_good(unsigned int slot)
+{
+    struct slot *of = &table->slots[slot];
+    int status;
+    kill(life.pids[slot], SIGSTOP);
+    if (waitpid(life.pids[slot], &status, WUNTRACED) != life.pids[slot])
+        stop("waitpid");
+    if (!WIFSTOPPED(status)) {
+        judge_end(slot, status);
+        return false;
+    }
+    atomic_fetch_sub(&table->certain, (int64_t)atomic_exchange(&of->certain, 0));
+    return true;
+}
+
 static void kill_one(void)
 {
     unsigned int slot = (unsigned int)below(&life.random, table->processes);
     if (life.pids[slot] == 0)
         return;
-    atomic_store(&table->slots[slot].unsure_until, nanoseconds() + AFTER_KILL);
-    kill(life.pids[slot], SIGKILL);
-    waitpid(life.pids[slot], NULL, 0);
+    uint64_t unsure = group ? GROUP_LEARNS : AFTER_KILL;
+    atomic_store(&table->slots[slot].unsure_until, UINT64_MAX);
+    if (stop_for_good(slot)) {
+        kill(life.pids[slot], SIGKILL);
+        waitpid(life.pids[slot], NULL, 0);
+        totals.killed++;
+    }
     clear_slot(slot);
-    atomic_store(&table->slots[slot].unsure_until, nanoseconds() + AFTER_KILL);
-    totals.killed++;
+    atomic_store(&table->slots[slot].unsure_until, nanoseconds() + unsure);
     start_worker(slot);
 }
 
@@ -358,17 +414,14 @@ static void run_seed(uint64_t seed, double seconds)
 
 /* ---- the program ---- */
 
-static struct {
-    uint64_t first, last;
-    double seconds, minutes;
-} options = {1, 1, 2, 1e9};
-
 static bool read_option(const char *argument)
 {
     const char *value = strchr(argument, '=');
     char *end = NULL;
     if (strcmp(argument, "plain") == 0)
         return plain = true;
+    if (strcmp(argument, "group") == 0)
+        return group = true;
     if (!value || value[1] < '0' || value[1] > '9')
         return false;
     if (strncmp(argument, "seed", 4) == 0) {
@@ -381,7 +434,17 @@ static bool read_option(const char *argument)
         options.seconds = strtod(value + 1, &end);
     else if (strncmp(argument, "minutes=", 8) == 0)
         options.minutes = strtod(value + 1, &end);
-    return end && *end == '\0';
+    else if (strncmp(argument, "processes=", 10) == 0)
+        options.processes = (unsigned int)strtoul(value + 1, &end, 10);
+    return options.processes <= MOST_PROCESSES && end && *end == '\0';
+}
+
+static bool read_options(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (!read_option(argv[i]))
+            return false;
+    return !(plain && group) && (group || !options.processes);
 }
 
 /* build/tests/random/neighbours -> build/libcudapool_preload.so */
@@ -417,11 +480,11 @@ int main(int argc, char **argv)
     int failures = 0;
     if (argc == 4 && strcmp(argv[1], "--worker") == 0)
         return run_worker((unsigned int)atoi(argv[2]), (unsigned int)atoi(argv[3]));
-    for (int i = 1; i < argc; i++)
-        if (!read_option(argv[i])) {
-            fprintf(stderr, "usage: neighbours [plain] [seeds=A-B] [seconds=N] [minutes=N]\n");
-            return 2;
-        }
+    if (!read_options(argc, argv)) {
+        fprintf(stderr, "usage: neighbours [plain|group [processes=N]] [seeds=A-B] [seconds=N] "
+                        "[minutes=N]\n");
+        return 2;
+    }
     find_preload();
     make_table();
     uint64_t start = nanoseconds();
@@ -432,10 +495,11 @@ int main(int argc, char **argv)
             break;
     }
     unlink(shared);
-    printf("processes that share a device%s: seeds %llu-%llu, requests %llu (refused %llu), forks "
+    printf("processes that share a %s%s: seeds %llu-%llu, requests %llu (refused %llu), forks "
            "%llu, executions %llu, ended %llu, killed %llu, stopped %llu, took all of it %llu, "
            "failures %d\n",
-           plain ? ", without the pool" : "", (unsigned long long)options.first,
+           group ? "group's limit" : "device", plain ? ", without the pool" : "",
+           (unsigned long long)options.first,
            (unsigned long long)(options.first + totals.seeds - 1),
            (unsigned long long)totals.requests, (unsigned long long)totals.refused,
            (unsigned long long)totals.forks, (unsigned long long)totals.executions,

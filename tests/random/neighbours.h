@@ -11,6 +11,11 @@
  *
  * What a process that is stopped caches nobody can have; nor for ten seconds what one caches that
  * did not answer, which for that time is not asked again.
+ *
+ * In a group the total is the group's limit, and the device has more. Then they take memory of
+ * every kind that counts, and the limit is never passed: certain is no more than what all of them
+ * hold together at the moment at which somebody adds to it. A block is added once the call has
+ * succeeded and taken off before it is freed. Where they are greedy, little else is judged.
  */
 #ifndef TESTS_RANDOM_NEIGHBOURS_H
 #define TESTS_RANDOM_NEIGHBOURS_H
@@ -20,7 +25,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { MOST_PROCESSES = 16, TABLE_FD = 60, WHY_BYTES = 300 };
+enum { MOST_PROCESSES = 64, TABLE_FD = 60, WHY_BYTES = 300 };
 
 /* What a process is told to do. */
 enum phase {
@@ -34,24 +39,30 @@ enum phase {
 struct slot {
     _Atomic uint64_t held;      /* its part of the sum, or less */
     _Atomic uint64_t peak;      /* the most of that since it started */
+    _Atomic uint64_t before;    /* the peak of the process that had the slot before */
+    _Atomic uint64_t certain;   /* its part of that sum, or more */
     _Atomic uint64_t exceeding; /* 1: it is adding a request that need not be met */
     _Atomic uint64_t steps;     /* so far, of all that had the slot */
     _Atomic uint64_t requests, refused, forks, executions;
     _Atomic int32_t pid;
     _Atomic uint32_t phase_done;   /* the last phase that it has come to the end of */
-    _Atomic uint64_t unsure_until; /* by the starting process: until then (nanoseconds of the
-                                      monotonic clock) nobody may get what it caches */
+    _Atomic uint64_t unsure_until; /* by the starting process as well: until then (nanoseconds of
+                                      the monotonic clock) nobody may get what it caches */
     char doing[64];
     char why[WHY_BYTES];
 };
 
 struct table {
-    uint64_t total;   /* what the device has for all */
+    uint64_t total;   /* what the device, or the limit, has for all */
+    uint64_t limit;   /* of the group, the processes' counters included */
     bool whole_pages; /* sizes are powers of two, of which nothing is rounded up */
-    bool pooled;
+    bool pooled, grouped;
+    bool greedy; /* every request is one that need not be met: they race for the last bytes */
     uint32_t processes, largest_shift; /* the largest request: 2 MiB << largest_shift */
     uint64_t seed;
     _Atomic uint64_t sum;
+    _Atomic int64_t certain;   /* too low where a process was killed between two writes, of hold or
+                                  of hold_no_more */
     _Atomic uint64_t exceeded; /* how many requests have been added that need not be met */
     _Atomic uint32_t phase, taker;
     struct slot slots[MOST_PROCESSES];
@@ -60,6 +71,16 @@ struct table {
 /* A process on the slot; start is how many had it before. Its exit status: 0, or 3 where the rule
  * is broken (slot.why), or 4 for anything else that is wrong. */
 int run_worker(unsigned int slot, unsigned int start);
+
+/* A group learns in this time, in nanoseconds, that a process has ended, or executed itself. */
+#define GROUP_LEARNS UINT64_C(30000000)
+
+static inline void unsure_at_least(struct slot *slot, uint64_t until)
+{
+    uint64_t before = atomic_load(&slot->unsure_until);
+    while (before < until && !atomic_compare_exchange_weak(&slot->unsure_until, &before, until))
+        continue;
+}
 
 /* splitmix64 */
 static inline uint64_t next_number(uint64_t *state)

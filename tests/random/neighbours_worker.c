@@ -37,13 +37,22 @@ __attribute__((noreturn, format(printf, 2, 3))) static void give_up(int status, 
 
 enum { BLOCKS = 256, FILLED_WORDS = 256 };
 #define PAGE  (2 * MIB)
+#define ROW   (16384)    /* bytes of an array's row */
 #define CHUNK (32 * MIB) /* what the driver takes at least for stream-ordered memory */
 
+enum kind { PLAIN, ASYNC, MANAGED, PHYSICAL, ARRAY, KINDS };
+
+static const char *const kind_names[] = {"plain", "stream-ordered", "managed", "physical", "array"};
+
 static struct block {
-    CUdeviceptr address;
+    union {
+        CUdeviceptr address;
+        CUmemGenericAllocationHandle physical;
+        CUarray array;
+    };
     size_t bytes;
     uint64_t charged; /* of the sum */
-    bool async;
+    enum kind kind;
     unsigned int value;
 } blocks[BLOCKS];
 static unsigned int block_count;
@@ -57,10 +66,10 @@ static CUdeviceptr mismatches;
 
 /* ---- the model ---- */
 
-/* What the driver takes for such a request, or more. */
-static uint64_t charge_of(size_t bytes, bool async)
+/* What the driver takes for such a request, or more; in a group, what counts. */
+static uint64_t charge_of(size_t bytes, enum kind kind)
 {
-    uint64_t unit = async && bytes < CHUNK ? CHUNK : PAGE;
+    uint64_t unit = kind == ASYNC && bytes < CHUNK && !table->grouped ? CHUNK : PAGE;
     return (bytes + unit - 1) / unit * unit;
 }
 
@@ -76,6 +85,20 @@ static void take_off(uint64_t charge)
 {
     atomic_fetch_sub(&self->held, charge);
     atomic_fetch_sub(&table->sum, charge);
+}
+
+static void hold(uint64_t charge)
+{
+    atomic_fetch_add(&self->certain, charge);
+    int64_t sum = atomic_fetch_add(&table->certain, (int64_t)charge) + (int64_t)charge;
+    if (table->grouped && sum > (int64_t)table->limit)
+        give_up(3, "all hold %lld of %llu bytes", (long long)sum, (unsigned long long)table->limit);
+}
+
+static void hold_no_more(uint64_t charge)
+{
+    atomic_fetch_sub(&table->certain, (int64_t)charge);
+    atomic_fetch_sub(&self->certain, charge);
 }
 
 /* False where the device has no room for it: then it is not added. */
@@ -118,7 +141,7 @@ static bool may_fail(uint64_t exceeded_before, uint64_t started)
         if (atomic_load(&other->exceeding) != 0)
             return true;
         if (atomic_load(&other->unsure_until) >= started)
-            unsure += atomic_load(&other->peak) * 5 / 4 + 8 * MIB;
+            unsure += (atomic_load(&other->peak) + atomic_load(&other->before)) * 5 / 4 + 8 * MIB;
     }
     return atomic_load(&table->exceeded) != exceeded_before ||
            atomic_load(&table->sum) + unsure > table->total;
@@ -132,29 +155,69 @@ static void note(const char *doing)
     atomic_fetch_add(&self->steps, 1);
 }
 
+static CUresult allocate(struct block *block)
+{
+    CUmemAllocationProp physical = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+    CUDA_ARRAY_DESCRIPTOR array = {ROW / 4, block->bytes / ROW, CU_AD_FORMAT_FLOAT, 1};
+    switch (block->kind) {
+    case ASYNC:
+        return cuMemAllocAsync(&block->address, block->bytes, stream);
+    case MANAGED:
+        return cuMemAllocManaged(&block->address, block->bytes, CU_MEM_ATTACH_GLOBAL);
+    case PHYSICAL:
+        physical.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        return cuMemCreate(&block->physical, block->bytes, &physical, 0);
+    case ARRAY:
+        return cuArrayCreate_v2(&block->array, &array);
+    default:
+        return cuMemAlloc_v2(&block->address, block->bytes);
+    }
+}
+
+static CUresult give_back(const struct block *block)
+{
+    switch (block->kind) {
+    case ASYNC:
+        return cuMemFreeAsync(block->address, stream);
+    case PHYSICAL:
+        return cuMemRelease(block->physical);
+    case ARRAY:
+        return cuArrayDestroy(block->array);
+    default:
+        return cuMemFree_v2(block->address);
+    }
+}
+
+/* What kernels write and verify; 0: they do not reach it. */
+static unsigned int words_of(const struct block *block)
+{
+    if (block->kind == PHYSICAL || block->kind == ARRAY)
+        return 0;
+    return (unsigned int)(block->bytes / 4 < FILLED_WORDS ? block->bytes / 4 : FILLED_WORDS);
+}
+
 /* The block is there, with words of its own, or false. */
-static bool request(size_t bytes, bool async)
+static bool request(size_t bytes, enum kind kind)
 {
     struct block *block = &blocks[block_count];
-    CUresult result = async ? cuMemAllocAsync(&block->address, bytes, stream)
-                            : cuMemAlloc_v2(&block->address, bytes);
+    block->bytes = bytes;
+    block->kind = kind;
+    CUresult result = allocate(block);
     atomic_fetch_add(&self->requests, 1);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return false;
     if (result != CUDA_SUCCESS)
-        FAIL("an allocation of %zu bytes: CUDA error %u", bytes, result);
-    block->bytes = bytes;
-    block->async = async;
+        FAIL("an allocation of %zu bytes, %s: CUDA error %u", bytes, kind_names[kind], result);
+    hold(block->charged);
     block->value = (unsigned int)next_number(&random_state);
-    unsigned int words = (unsigned int)(bytes / 4 < FILLED_WORDS ? bytes / 4 : FILLED_WORDS);
-    if (words > 0)
-        fill(&kernels, stream, block->address, words, block->value);
+    if (words_of(block) > 0)
+        fill(&kernels, stream, block->address, words_of(block), block->value);
     block_count++;
     return true;
 }
 
 /* The rule is broken. NEIGHBOURS_LOOK is a command that looks around at that moment. */
-__attribute__((noreturn)) static void say_refused(size_t bytes, bool async, uint64_t started)
+__attribute__((noreturn)) static void say_refused(size_t bytes, enum kind kind, uint64_t started)
 {
     double ms = (double)(nanoseconds() - started) * 1e-6;
     uint64_t sum = atomic_load(&table->sum);
@@ -168,17 +231,17 @@ __attribute__((noreturn)) static void say_refused(size_t bytes, bool async, uint
         fprintf(stderr, "neighbours: %s fails\n", look);
     give_up(
         3,
-        "%zu bytes%s are refused after %.1f ms; without the pool all hold %llu of %llu bytes at "
+        "%zu bytes (%s) are refused after %.1f ms; without the pool all hold %llu of %llu bytes at "
         "most, these included, and this process %llu",
-        bytes, async ? " (stream-ordered)" : "", ms, (unsigned long long)sum,
-        (unsigned long long)table->total, (unsigned long long)atomic_load(&self->held));
+        bytes, kind_names[kind], ms, (unsigned long long)sum, (unsigned long long)table->total,
+        (unsigned long long)atomic_load(&self->held));
 }
 
 /* A request that the device has room for, which must not fail, or, with anyway, one that may.
  * False: there is no such room, or it has failed. */
-static bool take(size_t bytes, bool async, bool anyway)
+static bool take(size_t bytes, enum kind kind, bool anyway)
 {
-    uint64_t charge = charge_of(bytes, async), exceeded = atomic_load(&table->exceeded);
+    uint64_t charge = charge_of(bytes, kind), exceeded = atomic_load(&table->exceeded);
     uint64_t started = nanoseconds();
     if (block_count == BLOCKS)
         return false;
@@ -187,11 +250,11 @@ static bool take(size_t bytes, bool async, bool anyway)
     else if (!add_what_fits(charge))
         return false;
     blocks[block_count].charged = charge;
-    if (request(bytes, async))
+    if (request(bytes, kind))
         return true;
     atomic_fetch_add(&self->refused, 1);
     if (!may_fail(exceeded, started))
-        say_refused(bytes, async, started);
+        say_refused(bytes, kind, started);
     take_off(charge);
     return false;
 }
@@ -211,18 +274,15 @@ static void synchronise(void)
 static void release(unsigned int which)
 {
     struct block block = blocks[which];
-    unsigned int words =
-        (unsigned int)(block.bytes / 4 < FILLED_WORDS ? block.bytes / 4 : FILLED_WORDS);
     blocks[which] = blocks[--block_count];
-    if (words > 0)
-        verify(&kernels, stream, block.address, words, block.value, mismatches);
-    if (block.async) {
-        CU(cuMemFreeAsync(block.address, stream));
+    if (words_of(&block) > 0)
+        verify(&kernels, stream, block.address, words_of(&block), block.value, mismatches);
+    hold_no_more(block.charged);
+    CU(give_back(&block));
+    if (block.kind == ASYNC)
         unsynchronised += block.charged;
-    } else {
-        CU(cuMemFree_v2(block.address));
+    else
         take_off(block.charged);
-    }
 }
 
 static void release_all(void)
@@ -242,19 +302,27 @@ static size_t random_size(void)
     return 1 + below(&random_state, below(&random_state, 4) == 0 ? 64 * 1024 : bytes);
 }
 
+static enum kind random_kind(void)
+{
+    if (below(&random_state, 4) == 0)
+        return ASYNC;
+    return table->grouped ? (enum kind)below(&random_state, KINDS) : PLAIN;
+}
+
 static void do_take(void)
 {
     unsigned int many = 1 + (unsigned int)below(&random_state, 6);
-    bool async = below(&random_state, 4) == 0, anyway = below(&random_state, 40) == 0;
+    bool anyway = table->greedy || below(&random_state, 40) == 0;
+    enum kind kind = random_kind();
     for (unsigned int i = 0; i < many; i++)
-        take(async ? stream_ordered_size : random_size(), async, anyway);
+        take(kind == ASYNC ? stream_ordered_size : random_size(), kind, anyway);
 }
 
 /* As much as there is. */
 static void do_take_all(void)
 {
     size_t bytes = random_size();
-    while (take(bytes, false, false))
+    while (take(bytes, PLAIN, table->greedy))
         continue;
 }
 
@@ -268,7 +336,7 @@ static void do_hit(void)
 {
     size_t bytes = random_size();
     for (int i = 0; i < 200; i++)
-        if (take(bytes, false, false))
+        if (take(bytes, PLAIN, false))
             release(block_count - 1);
 }
 
@@ -317,6 +385,9 @@ static void do_execute(void)
     char slot[16];
     atomic_fetch_add(&self->executions, 1);
     snprintf(slot, sizeof slot, "%u", own_number);
+    hold_no_more(atomic_load(&self->certain));
+    if (table->grouped)
+        unsure_at_least(self, nanoseconds() + GROUP_LEARNS);
     execl("/proc/self/exe", "neighbours", "--worker", slot, "1000", (char *)NULL);
     FAIL("execl: %s", strerror(errno));
 }
@@ -326,6 +397,7 @@ static void do_end(void)
 {
     if (below(&random_state, 2) == 0)
         release_all();
+    hold_no_more(atomic_load(&self->certain));
     exit(0);
 }
 
@@ -362,7 +434,7 @@ static void take_the_device(void)
     size_t bytes = PAGE << table->largest_shift;
     note("take the device");
     for (; bytes >= PAGE; bytes /= 2)
-        while (take(bytes, false, false))
+        while (take(bytes, PLAIN, false))
             continue;
     note("give the device back");
     release_all();
@@ -396,7 +468,8 @@ static void open_device(void)
     CU_ONCE_THERE_IS_ROOM(cuModuleLoadData(&kernels.module, KERNELS_PTX));
     find_kernels(&kernels);
     CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    CU_ONCE_THERE_IS_ROOM(cuMemAlloc_v2(&mismatches, sizeof zero));
+    CU_ONCE_THERE_IS_ROOM(cuMemAlloc_v2(&mismatches, PAGE));
+    hold(PAGE);
     CU(cuMemcpyHtoD_v2(mismatches, &zero, sizeof zero));
 }
 
@@ -435,7 +508,7 @@ int run_worker(unsigned int slot, unsigned int start)
     stream_ordered_size = random_size();
     /* What the program before it held, if it was the same process. */
     take_off(atomic_load(&self->held));
-    atomic_store(&self->peak, 0);
+    atomic_store(&self->before, atomic_exchange(&self->peak, 0));
     open_device();
     follow_phases();
     return 0;

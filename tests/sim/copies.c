@@ -299,7 +299,7 @@ static bool resolve(struct side side, size_t width, uint64_t *address, size_t *p
         break;
     case CU_MEMORYTYPE_ARRAY:
         array = array_of(side.array);
-        if (array == NULL)
+        if (array == NULL || array->memory == NULL)
             return false;
         base = array->memory->base;
         *pitch = array->width_bytes;

@@ -401,6 +401,8 @@ DRIVER_CALL_PT(cuMemFreeAsync, _ptsz, 0, (CUdeviceptr address, CUstream handle),
         return result;
     if (address == 0)
         return CUDA_SUCCESS;
+    if (allocation != NULL && allocation->base == address && allocation->kind == MEMORY_MANAGED)
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (allocation == NULL || allocation->base != address ||
         (allocation->kind != MEMORY_DEVICE && allocation->kind != MEMORY_ASYNC &&
          allocation->kind != MEMORY_GRAPH))

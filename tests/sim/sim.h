@@ -809,7 +809,8 @@ void location_forget(const struct pool *pool);
 struct array {
     struct allocation *memory;
     uint64_t address, memory_id;
-    size_t width_bytes, height, depth;
+    size_t width_bytes, height, depth, stored_bytes;
+    bool deferred; /* its memory is mapped later */
 };
 struct array *array_of(CUarray handle);
 

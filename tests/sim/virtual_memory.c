@@ -10,11 +10,12 @@
 
 #define GRANULARITY (2 * MIB)
 
+/* Its handle is good as long as it is there: once released and still mapped, too. */
 struct physical {
     struct extent extent; /* what it takes of the device; its addresses are not used */
     int file;             /* its bytes */
     unsigned int mappings;
-    bool released;
+    unsigned int holds; /* by cuMemCreate and cuMemRetainAllocationHandle */
     CUmemGenericAllocationHandle handle;
 };
 
@@ -25,8 +26,10 @@ static struct physical *physical_of(CUmemGenericAllocationHandle handle)
 
 static void free_if_unused(struct physical *physical)
 {
-    if (!physical->released || physical->mappings > 0)
+    if (physical->holds > 0 || physical->mappings > 0)
         return;
+    if (physical->handle != 0)
+        handle_free(KIND_PHYSICAL, (void *)(uintptr_t)physical->handle);
     close(physical->file);
     extent_give(&physical->extent);
     free(physical);
@@ -65,10 +68,10 @@ DRIVER_CALL(cuMemCreate, UNSAFE,
     }
     physical->file = memfd_create("simcuda-memory", MFD_CLOEXEC);
     if (physical->file < 0 || ftruncate(physical->file, (off_t)bytes) != 0) {
-        physical->released = true;
         free_if_unused(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    physical->holds = 1;
     physical->handle = (CUmemGenericAllocationHandle)(uintptr_t)handle_new(KIND_PHYSICAL, physical);
     *handle = physical->handle;
     return CUDA_SUCCESS;
@@ -77,11 +80,21 @@ DRIVER_CALL(cuMemCreate, UNSAFE,
 DRIVER_CALL(cuMemRelease, UNSAFE, (CUmemGenericAllocationHandle handle), (handle))
 {
     struct physical *physical = physical_of(handle);
-    if (physical == NULL)
+    if (physical == NULL || physical->holds == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    handle_free(KIND_PHYSICAL, (void *)(uintptr_t)handle);
-    physical->released = true;
+    physical->holds--;
     free_if_unused(physical);
+    return CUDA_SUCCESS;
+}
+
+DRIVER_CALL(cuMemRetainAllocationHandle, 0, (CUmemGenericAllocationHandle * handle, void *address),
+            (handle, address))
+{
+    struct allocation *mapped = allocation_at((uintptr_t)address);
+    if (handle == NULL || mapped == NULL || mapped->kind != MEMORY_MAPPED)
+        return CUDA_ERROR_INVALID_VALUE;
+    mapped->physical->holds++;
+    *handle = mapped->physical->handle;
     return CUDA_SUCCESS;
 }
 
@@ -186,24 +199,37 @@ static void wait_for_device(const struct device *device)
     }
 }
 
-DRIVER_CALL(cuMemUnmap, UNSAFE, (CUdeviceptr address, size_t bytes), (address, bytes))
+static bool is_mapped_across(const struct allocation *allocation, const void *argument)
 {
-    struct place place = {address, bytes, MEMORY_MAPPED};
-    struct allocation *mapped = allocation_find(is_at, &place);
-    struct physical *physical;
-    if (mapped == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    wait_for_device(mapped->device);
-    mapped = allocation_find(is_at, &place);
-    if (mapped == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    physical = mapped->physical;
-    if (mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    const struct place *place = argument;
+    return is_mapped_within(allocation, argument) &&
+           (allocation->base < place->begin ||
+            allocation->base + allocation->size > place->begin + place->bytes);
+}
+
+static void unmap(struct allocation *mapped)
+{
+    struct physical *physical = mapped->physical;
     allocation_free(mapped);
     physical->mappings--;
     free_if_unused(physical);
+}
+
+/* Any number of mappings may lie in the range, and none. */
+DRIVER_CALL(cuMemUnmap, UNSAFE, (CUdeviceptr address, size_t bytes), (address, bytes))
+{
+    struct place place = {address, bytes, MEMORY_RESERVED};
+    struct allocation *mapped = allocation_find(is_mapped_within, &place);
+    if (allocation_find(is_reserved_around, &place) == NULL ||
+        allocation_find(is_mapped_across, &place) != NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (mapped != NULL)
+        wait_for_device(mapped->device);
+    if (mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    while ((mapped = allocation_find(is_mapped_within, &place)) != NULL)
+        unmap(mapped);
     return CUDA_SUCCESS;
 }
 

@@ -3,7 +3,9 @@
  */
 #include "command_line.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "complaint.h"
@@ -37,4 +39,18 @@ int refuse_option(const char *command, const struct option *known, int option, c
                     option == ':' ? "a value is missing after" : "unknown option", word, allowed,
                     nearest == NULL ? "" : "; did you mean --", nearest == NULL ? "" : nearest,
                     nearest == NULL ? "" : "?");
+}
+
+int read_positive(const char *command, const char *name, const char *text, long long most,
+                  long long *number)
+{
+    char *rest;
+
+    errno = 0;
+    *number = strtoll(text, &rest, 10);
+    if (*text >= '0' && *text <= '9' && *rest == '\0' && errno == 0 && *number > 0 &&
+        *number <= most)
+        return 0;
+    return complain("%s: %s: found \"%s\", allowed is a number from 1 to %lld", command, name, text,
+                    most);
 }

@@ -118,9 +118,8 @@ static bool explain_by_program(const char *program, char text[NO_REPORT_BYTES])
 }
 
 #define GUESSES                                                                                    \
-    "none used CUDA, or none asked for device, stream-ordered or pinned memory (managed and "      \
-    "virtual memory, and what settings leave to the driver, pass the pool by), or a line above "   \
-    "says why the pool stepped aside"
+    "none used CUDA, or none asked for memory of a device or for pinned memory (what settings "    \
+    "leave to the driver passes the pool by), or a line above says why the pool stepped aside"
 
 void explain_no_report(const char *program, char text[NO_REPORT_BYTES])
 {

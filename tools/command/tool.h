@@ -20,6 +20,7 @@ struct command {
 
 extern const struct command check_command;
 extern const struct command configs_command;
+extern const struct command limit_command;
 extern const struct command report_command;
 extern const struct command run_command;
 extern const struct command top_command;

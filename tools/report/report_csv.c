@@ -87,9 +87,29 @@ static void print_neighbours(FILE *out, const struct summary_device *device,
     fputs("\r\n", out);
 }
 
+/* Prints a line for a kind of memory that the pool does not serve, in the columns of a bucket. */
+static void print_unpooled(FILE *out, const struct summary_device *device,
+                           const struct summary_process *process, const char *kind,
+                           uint64_t live_bytes, uint64_t peak_bytes, uint64_t refused)
+{
+    struct report_bucket bucket = {.counters = {.live_bytes = live_bytes,
+                                                .peak.live_bytes = peak_bytes,
+                                                .failures.limit = refused}};
+
+    if (peak_bytes == 0 && refused == 0)
+        return;
+    print_place(out, device, process, kind);
+    print_bucket(out, &bucket);
+}
+
 static void print_device(FILE *out, const struct summary_device *device,
                          const struct summary_process *process)
 {
+    const struct report_unpooled *unpooled = &device->device.unpooled;
+#define PRINT_UNPOOLED(kind)                                                                       \
+    print_unpooled(out, device, process, #kind, unpooled->kind.live_bytes,                         \
+                   unpooled->kind.peak_bytes, unpooled->kind.refused)
+
     for (size_t i = 0; i < device->device.kind_count; i++) {
         const struct report_kind *kind = &device->device.kinds[i];
         for (size_t j = 0; j < kind->bucket_count; j++) {
@@ -97,6 +117,10 @@ static void print_device(FILE *out, const struct summary_device *device,
             print_bucket(out, &kind->buckets[j]);
         }
     }
+    PRINT_UNPOOLED(physical);
+    PRINT_UNPOOLED(arrays);
+    PRINT_UNPOOLED(managed);
+#undef PRINT_UNPOOLED
     print_neighbours(out, device, process);
 }
 

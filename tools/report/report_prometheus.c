@@ -180,6 +180,23 @@ static void print_neighbour_metric(FILE *out, const struct neighbour_metric *met
     }
 }
 
+/* Prints one counter of all kinds of memory that the pool does not serve: a metric. */
+static void print_unpooled(FILE *out, const struct summary_device *device,
+                           const struct summary_process *process, const char *name,
+                           const char *metric)
+{
+    for (size_t i = 0; i < report_unpooled_counts.length; i++) {
+        const struct report_count *count = &report_unpooled_counts.counts[i];
+        if (strcmp(count->name, name) != 0)
+            continue;
+        fprintf(out, "%s{", metric);
+        print_common_labels(out, device, process);
+        fputc(',', out);
+        print_label(out, "memory", count->group);
+        fprintf(out, "} %" PRIu64 "\n", report_count_value(count, &device->device.unpooled));
+    }
+}
+
 static void print_limit(FILE *out, const struct summary_device *device,
                         const struct summary_process *process, bool of_group)
 {
@@ -254,6 +271,23 @@ static void print_all_neighbours(const struct summary *summaries, size_t count, 
         print_limits(out, &summaries[j], process_of(&summaries[j], per_process));
 }
 
+/* Each kind of memory has the counters that the first one has. */
+static void print_all_unpooled(const struct summary *summaries, size_t count, bool per_process,
+                               FILE *out)
+{
+    const struct report_count *first = report_unpooled_counts.counts;
+    for (size_t i = 0; strcmp(first[i].group, first[0].group) == 0; i++) {
+        char metric[METRIC_BYTES];
+        snprintf(metric, METRIC_BYTES, "cudapool_unpooled_%s%s", first[i].name,
+                 is_gauge(&first[i]) ? "" : "_total");
+        print_heading(out, metric, first[i].says, is_gauge(&first[i]) ? "gauge" : "counter");
+        for (size_t j = 0; j < count; j++)
+            for (size_t k = 0; k < summaries[j].device_count; k++)
+                print_unpooled(out, &summaries[j].devices[k],
+                               process_of(&summaries[j], per_process), first[i].name, metric);
+    }
+}
+
 /* Heads the metric with its first counter. */
 static void print_heading_of(FILE *out, const struct report_count *count, bool first_of_group)
 {
@@ -274,6 +308,7 @@ void print_prometheus(const struct summary *summaries, size_t count, bool per_pr
         for (size_t j = 0; j < count; j++)
             print_metric(out, counter, &summaries[j], process_of(&summaries[j], per_process));
     }
+    print_all_unpooled(summaries, count, per_process, out);
     print_all_neighbours(summaries, count, per_process, out);
     print_heading(out, "cudapool_device_memory_bytes", "The device's memory.", "gauge");
     for (size_t j = 0; j < count; j++)

@@ -69,6 +69,7 @@ static json_t *device_to_json(const struct summary_device *one)
     status |= report_add_segments_to_json(object, &device->segments);
     status |= report_add_object_of_counts(object, "neighbours", &report_neighbour_counts,
                                           &device->neighbours);
+    status |= report_add_unpooled_to_json(object, &device->unpooled);
     status |= report_add_limits_to_json(object, &device->limits);
     status |=
         json_object_set_new(object, "kinds", kinds_to_json(device->kinds, device->kind_count));

@@ -118,6 +118,7 @@ static uint32_t least_bytes(uint32_t type)
         [FIGURES_BUCKET] = sizeof(struct figures_bucket),
         [FIGURES_BIN] = sizeof(struct figures_bin),
         [FIGURES_NEIGHBOURS] = sizeof(struct figures_neighbours),
+        [FIGURES_UNPOOLED] = sizeof(struct figures_unpooled),
         [FIGURES_HOUSEKEEPER] = sizeof(struct figures_housekeeper),
         [FIGURES_LIMITS] = sizeof(struct figures_limits),
         [FIGURES_GRAPHS] = sizeof(struct figures_graphs),

@@ -341,6 +341,7 @@ static int join_devices(struct report_device *into, struct report_device *from)
     report_counts_merge(&report_device_counts, into, from);
     report_counts_merge(&report_segment_counts, &into->segments, &from->segments);
     report_counts_merge(&report_neighbour_counts, &into->neighbours, &from->neighbours);
+    report_counts_merge(&report_unpooled_counts, &into->unpooled, &from->unpooled);
     join_limits(&into->limits, &from->limits);
     if (append_kinds(&into->kinds, &into->kind_count, from->kinds, from->kind_count) != 0) {
         free_kinds(from->kinds, from->kind_count);

@@ -3,7 +3,6 @@
  *
  * On a terminal top_screen.c shows them. Elsewhere this file prints a table at each interval.
  */
-#include <errno.h>
 #include <getopt.h>
 #include <poll.h>
 #include <signal.h>
@@ -161,18 +160,6 @@ static int read_interval(const char *text, double *interval)
         "top: --interval: found \"%s\", allowed is a number of seconds from 0.1 to 3600", text);
 }
 
-static int read_number(const char *name, const char *text, long long most, long long *number)
-{
-    char *rest;
-
-    errno = 0;
-    *number = strtoll(text, &rest, 10);
-    if (*text >= '0' && *text <= '9' && *rest == '\0' && errno == 0 && *number > 0 &&
-        *number <= most)
-        return 0;
-    return complain("top: %s: found \"%s\", allowed is a number from 1 to %lld", name, text, most);
-}
-
 static int read_order(const char *text, enum top_order *order)
 {
     for (*order = 0; *order < ORDERS; ++*order)
@@ -192,7 +179,7 @@ static int read_operand(const char *operand, struct view *view)
         view->directory = operand;
         return 0;
     }
-    int result = read_number("process", operand, INT32_MAX, &pid);
+    int result = read_positive("top", "process", operand, INT32_MAX, &pid);
     view->pid = pid;
     return result;
 }
@@ -213,7 +200,7 @@ static int take_option(int option, const char *word, struct top_options *options
     case 's':
         return read_order(optarg, &options->order);
     case 'n':
-        status = read_number("--count", optarg, 1000000000, &count);
+        status = read_positive("top", "--count", optarg, 1000000000, &count);
         options->count = (unsigned long)count;
         return status;
     default:
@@ -269,6 +256,11 @@ const struct command top_command = {
         "  in use                 blocks in the program's hands\n"
         "  cached                 free, and reusable at once\n"
         "  pending                free, but the GPU may still be using them\n"
+        "  unpooled               cuMemCreate, arrays and managed memory, where these are "
+        "counted:\n"
+        "                         under a limit, or for a report\n"
+        "  limit                  the lowest on a device, of the process or its group; without\n"
+        "                         figures, what cudapool limit has set\n"
         "  group                  whose limit the process shares (limits.group)\n"
         "  neighbours             asks: out of memory, it has asked others for theirs; alone: it "
         "has\n"

@@ -30,6 +30,7 @@ static void begin_colours(void)
     init_pair(COLOUR_LIVE, COLOR_GREEN, -1);
     init_pair(COLOUR_CACHED, COLOR_BLUE, -1);
     init_pair(COLOUR_PENDING, COLOR_YELLOW, -1);
+    init_pair(COLOUR_UNPOOLED, COLOR_MAGENTA, -1);
     init_pair(COLOUR_BAD, COLOR_RED, -1);
     init_pair(COLOUR_CHOSEN, COLOR_BLACK, COLOR_CYAN);
 }
@@ -108,7 +109,10 @@ static int columns_of(uint64_t part, uint64_t whole, int columns)
 /* Returns the character for a part of a bar. In colour all parts have the same one. */
 static int mark_of(enum colours number)
 {
-    static const int marks[] = {[COLOUR_LIVE] = '#', [COLOUR_CACHED] = '+', [COLOUR_PENDING] = '-'};
+    static const int marks[] = {[COLOUR_LIVE] = '#',
+                                [COLOUR_CACHED] = '+',
+                                [COLOUR_PENDING] = '-',
+                                [COLOUR_UNPOOLED] = '='};
 
     return in_colour ? '|' : marks[number];
 }
@@ -137,7 +141,8 @@ static void put_device(const struct top_device *device, int line, int name_width
     char name[DEVICE_TEXT_BYTES], amount[3 * READABLE_BYTES], used[READABLE_BYTES],
         size[READABLE_BYTES];
     uint64_t whole = device->device->total_bytes;
-    uint64_t held = saturating_sum(device->live, saturating_sum(device->cached, device->pending));
+    uint64_t held = saturating_sum(saturating_sum(device->live, device->unpooled),
+                                   saturating_sum(device->cached, device->pending));
 
     describe_device(device->device, name);
     readable_bytes(held, used);
@@ -152,7 +157,8 @@ static void put_device(const struct top_device *device, int line, int name_width
     } else {
         left -= put_part(device->live, whole, room, left, COLOUR_LIVE);
         left -= put_part(device->cached, whole, room, left, COLOUR_CACHED);
-        put_part(device->pending, whole, room, left, COLOUR_PENDING);
+        left -= put_part(device->pending, whole, room, left, COLOUR_PENDING);
+        put_part(device->unpooled, whole, room, left, COLOUR_UNPOOLED);
         mvaddstr(line, COLS - 1 - (int)strlen(amount), amount);
     }
     mvaddstr(line, COLS - 1, "]");
@@ -164,7 +170,10 @@ static void put_legend(int line)
     static const struct {
         enum colours number;
         const char *name;
-    } parts[] = {{COLOUR_LIVE, "in use"}, {COLOUR_CACHED, "cached"}, {COLOUR_PENDING, "pending"}};
+    } parts[] = {{COLOUR_LIVE, "in use"},
+                 {COLOUR_CACHED, "cached"},
+                 {COLOUR_PENDING, "pending"},
+                 {COLOUR_UNPOOLED, "unpooled"}};
     char text[32];
 
     move(line, 0);

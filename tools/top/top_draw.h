@@ -11,7 +11,14 @@
 
 #include "top_watch.h"
 
-enum colours { COLOUR_LIVE = 1, COLOUR_CACHED, COLOUR_PENDING, COLOUR_BAD, COLOUR_CHOSEN };
+enum colours {
+    COLOUR_LIVE = 1,
+    COLOUR_CACHED,
+    COLOUR_PENDING,
+    COLOUR_UNPOOLED,
+    COLOUR_BAD,
+    COLOUR_CHOSEN
+};
 
 /* Takes the terminal over. Returns false and changes nothing if stdin or stdout is no terminal, or
  * the terminal's type is unknown. */

@@ -14,17 +14,20 @@
 const char *const top_order_names[ORDERS] = {"process", "requests", "hits",
                                              "memory",  "cached",   "name"};
 
-#define COLUMNS_NAMED(first, second, third, fourth, last)                                          \
+#define COLUMNS(first, heading)                                                                    \
     {                                                                                              \
-        [TOP_NAME] = {first, 0}, [TOP_RANK] = {second, 1}, [TOP_GROUP] = {third, 2},               \
-        [TOP_RAN] = {fourth, 3}, [TOP_REQUESTS] = {"requests/s", 0}, [TOP_HITS] = {"hits", 0},     \
+        [TOP_NAME] = {first, 0}, [TOP_RANK] = {heading("rank"), 1},                                \
+        [TOP_GROUP] = {heading("group"), 2}, [TOP_RAN] = {heading("ran"), 3},                      \
+        [TOP_REQUESTS] = {"requests/s", 0}, [TOP_HITS] = {"hits", 0},                              \
         [TOP_MISSES] = {"misses/s", 5}, [TOP_LIVE] = {"in use", 0}, [TOP_CACHED] = {"cached", 0},  \
-        [TOP_PENDING] = {"pending", 4}, [TOP_NEIGHBOURS] = {last, 1},                              \
+        [TOP_PENDING] = {"pending", 4}, [TOP_UNPOOLED] = {heading("unpooled"), 3},                 \
+        [TOP_LIMIT] = {heading("limit"), 2}, [TOP_NEIGHBOURS] = {heading("neighbours"), 1},        \
     }
+#define OF_PROCESSES(heading) heading
+#define OF_NO_BUCKET(heading) ""
 
-const struct table_column top_process_columns[TOP_COLUMNS] =
-    COLUMNS_NAMED("process", "rank", "group", "ran", "neighbours");
-const struct table_column top_bucket_columns[TOP_COLUMNS] = COLUMNS_NAMED("bucket", "", "", "", "");
+const struct table_column top_process_columns[TOP_COLUMNS] = COLUMNS("process", OF_PROCESSES);
+const struct table_column top_bucket_columns[TOP_COLUMNS] = COLUMNS("bucket", OF_NO_BUCKET);
 
 /* --- filling ------------------------------------------------------------------------------------
  */
@@ -89,6 +92,36 @@ static void fill_neighbours(struct top_row *row, const struct watched *watched)
     make_printable(row->cells[TOP_GROUP], READABLE_BYTES);
 }
 
+/* What a tool has set stands on the board at once, and in the figures when the process has read it.
+ */
+static uint64_t lowest_limit(const struct watched *watched, enum board_limit limit)
+{
+    const struct report *report = watched->report;
+    uint64_t least = UINT64_MAX;
+
+    if (watched->on_board && watched->shared.limits[limit] != BOARD_LIMIT_AT_START)
+        return watched->shared.limits[limit];
+    for (size_t i = 0; i < report->device_count; i++) {
+        const struct device_limits *of = &report->devices[i].limits;
+        if (limit == BOARD_LIMIT_OF_PROCESS && of->device_from[0] != '\0')
+            least = smaller_of(least, of->device_bytes);
+        if (limit == BOARD_LIMIT_OF_GROUP && of->group_from[0] != '\0')
+            least = smaller_of(least, of->group_bytes);
+    }
+    return least;
+}
+
+static void fill_limit(struct top_row *row, const struct watched *watched)
+{
+    uint64_t least = smaller_of(lowest_limit(watched, BOARD_LIMIT_OF_PROCESS),
+                                lowest_limit(watched, BOARD_LIMIT_OF_GROUP));
+
+    if (least != UINT64_MAX)
+        readable_bytes(least, row->cells[TOP_LIMIT]);
+    else
+        snprintf(row->cells[TOP_LIMIT], READABLE_BYTES, "-");
+}
+
 /* Without figures, nothing tells when the process started its pool. */
 static void fill_ran(struct top_row *row, const struct watched *watched)
 {
@@ -112,6 +145,11 @@ static int add_process(struct top_rows *rows, const struct watched *watched)
     snprintf(row->cells[TOP_RANK], READABLE_BYTES, "%.16s", process->rank[0] ? process->rank : "-");
     fill_ran(row, watched);
     fill_rates(row, &rates);
+    if (watched->has_figures)
+        readable_bytes(rates.unpooled, row->cells[TOP_UNPOOLED]);
+    else
+        snprintf(row->cells[TOP_UNPOOLED], READABLE_BYTES, "-");
+    fill_limit(row, watched);
     fill_neighbours(row, watched);
     snprintf(row->text, sizeof(row->text), "%.255s",
              process->command[0] != '\0' ? process->command : "?");
@@ -120,23 +158,40 @@ static int add_process(struct top_rows *rows, const struct watched *watched)
     return 0;
 }
 
-static int add_bucket(struct top_rows *rows, const struct watched *watched, int ordinal,
-                      const struct report_kind *kind, const struct report_bucket *bucket)
+/* Adds a row of what a process has on a device. */
+static int add_part(struct top_rows *rows, const char *name, const struct rates *rates, int ordinal,
+                    const char *kind)
 {
-    struct rates rates = rates_of_bucket(watched, ordinal, kind, bucket);
     size_t place = rows->count;
     struct top_row *row = add_row(rows);
 
     if (row == NULL)
         return -1;
     row->number = place;
-    if (bucket->bytes != 0)
-        readable_exact_bytes(bucket->bytes, row->cells[TOP_NAME]);
-    else
-        snprintf(row->cells[TOP_NAME], READABLE_BYTES, "not kept");
-    fill_rates(row, &rates);
-    snprintf(row->text, sizeof(row->text), "device %d, %s", ordinal, kind->kind);
+    snprintf(row->cells[TOP_NAME], READABLE_BYTES, "%s", name);
+    fill_rates(row, rates);
+    snprintf(row->text, sizeof(row->text), "device %d, %s", ordinal, kind);
     return 0;
+}
+
+static int add_bucket(struct top_rows *rows, const struct watched *watched, int ordinal,
+                      const struct report_kind *kind, const struct report_bucket *bucket)
+{
+    struct rates rates = rates_of_bucket(watched, ordinal, kind, bucket);
+    char name[READABLE_BYTES] = "not kept";
+
+    if (bucket->bytes != 0)
+        readable_exact_bytes(bucket->bytes, name);
+    return add_part(rows, name, &rates, ordinal, kind->kind);
+}
+
+/* Memory beside the pool has no requests that could hit. */
+static int add_unpooled(struct top_rows *rows, int ordinal, const char *name,
+                        const struct report_unpooled_kind *kind)
+{
+    struct rates rates = {.requests = -1, .misses = -1, .live = kind->live_bytes};
+
+    return kind->peak_bytes == 0 ? 0 : add_part(rows, "unpooled", &rates, ordinal, name);
 }
 
 /* --- order --------------------------------------------------------------------------------------
@@ -209,6 +264,9 @@ int top_add_buckets(struct top_rows *rows, const struct watched *watched, enum t
             for (size_t k = 0; k < device->kinds[j].bucket_count; k++)
                 status |= add_bucket(rows, watched, device->ordinal, &device->kinds[j],
                                      &device->kinds[j].buckets[k]);
+        for (int kind = 0; kind < UNPOOLED_KINDS; kind++)
+            status |= add_unpooled(rows, device->ordinal, report_unpooled_names[kind],
+                                   &device->unpooled.kinds[kind]);
     }
     if (status == 0)
         sort_rows(rows, first, order);
@@ -240,6 +298,9 @@ static void add_device(struct top_device *devices, size_t *count,
     devices[i].live = saturating_sum(devices[i].live, totals.live_bytes);
     devices[i].cached = saturating_sum(devices[i].cached, totals.cached_bytes);
     devices[i].pending = saturating_sum(devices[i].pending, totals.pending_bytes);
+    devices[i].unpooled =
+        saturating_sum(devices[i].unpooled, saturating_sum(device->unpooled.physical.live_bytes,
+                                                           device->unpooled.arrays.live_bytes));
 }
 
 /* Adds what a process without figures has on each device. A device that is in no figures is left

@@ -20,13 +20,15 @@ enum top_column {
     TOP_LIVE,
     TOP_CACHED,
     TOP_PENDING,
+    TOP_UNPOOLED,
+    TOP_LIMIT, /* the lowest of its own and its group's, of any device */
     TOP_NEIGHBOURS,
     TOP_COLUMNS
 };
 
 /* ORDER_PROCESS sorts processes by pid, and leaves buckets in the report's order. ORDER_NAME sorts
  * by text of struct top_row, and not by the column TOP_NAME. ORDER_MEMORY sorts by the bytes in
- * use, cached and pending together. The other orders put the largest value first. */
+ * use, cached, pending and unpooled together. The other orders put the largest value first. */
 enum top_order {
     ORDER_PROCESS,
     ORDER_REQUESTS,
@@ -68,6 +70,7 @@ int top_add_buckets(struct top_rows *rows, const struct watched *watched, enum t
 struct top_device {
     const struct report_device *device; /* as one of its processes reports it */
     uint64_t live, cached, pending;
+    uint64_t unpooled; /* without managed memory, whose pages may be on the host */
 };
 
 /* Finds the devices that are in the figures of processes, each once. Leaves out a device that is in

@@ -314,7 +314,11 @@ struct rates rates_of_process(const struct watched *watched)
 
     if (watched->before != NULL)
         before = totals_of(watched->before);
-    return rates_between(&now, &before, seconds_of(watched));
+    struct rates rates = rates_between(&now, &before, seconds_of(watched));
+    for (size_t i = 0; i < watched->report->device_count; i++)
+        rates.unpooled = saturating_sum(
+            rates.unpooled, report_unpooled_live(&watched->report->devices[i].unpooled));
+    return rates;
 }
 
 /* Returns the bucket's counters at the look before, or zeroes if the bucket is new. */
@@ -350,5 +354,6 @@ double hit_share(const struct rates *rates)
 
 uint64_t memory_of(const struct rates *rates)
 {
-    return saturating_sum(rates->live, saturating_sum(rates->cached, rates->pending));
+    return saturating_sum(saturating_sum(rates->live, rates->unpooled),
+                          saturating_sum(rates->cached, rates->pending));
 }

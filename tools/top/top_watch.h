@@ -51,6 +51,7 @@ void view_free(struct view *view);
 struct rates {
     double requests, misses; /* per second; below 0: unknown */
     uint64_t live, cached, pending;
+    uint64_t unpooled;    /* held beside the pool, as far as it is counted */
     bool is_live_unknown; /* no figures, and the board counts held bytes only under a limit */
 };
 
@@ -62,7 +63,7 @@ struct rates rates_of_bucket(const struct watched *watched, int ordinal,
  * there were no requests. */
 double hit_share(const struct rates *rates);
 
-/* Returns live + cached + pending. */
+/* Returns live + cached + pending + unpooled. */
 uint64_t memory_of(const struct rates *rates);
 
 /* Returns the bytes in use of a process without figures: what it says it holds on the device, less

@@ -1,7 +1,6 @@
 /*
  * cudapool trim: asks processes to release what they cache to the driver now.
  */
-#include <errno.h>
 #include <getopt.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -220,14 +219,10 @@ static int take_option(int option, const char *word, struct trim *trim)
 static int read_pids(struct trim *trim)
 {
     for (int i = 0; i < trim->pid_count; i++) {
-        const char *text = trim->pids[i];
-        char *rest;
-        errno = 0;
-        long long pid = strtoll(text, &rest, 10);
-        if (*text < '0' || *text > '9' || *rest != '\0' || errno != 0 || pid <= 0 ||
-            pid > INT32_MAX)
-            return complain("trim: process: found \"%s\", allowed is a number from 1 to %d", text,
-                            INT32_MAX);
+        long long pid;
+        int status = read_positive("trim", "process", trim->pids[i], INT32_MAX, &pid);
+        if (status != 0)
+            return status;
     }
     if (trim->all && trim->pid_count > 0)
         return complain("trim: found \"%s\" with --all; allowed is one of them", trim->pids[0]);

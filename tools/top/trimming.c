@@ -19,8 +19,7 @@ static bool continues_a_character(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* Writes the command without its directory, with as many of its arguments as fit. */
-static void name_process(const char *command, char *name, size_t bytes)
+void trimming_name(const char *command, char *name, size_t bytes)
 {
     size_t program = strcspn(command, " "), length;
 
@@ -59,8 +58,7 @@ static enum trim_outcome outcome_unasked(const struct trimming *trimming,
     return trimming->kept > HOUSEKEEPER_BYTES ? TRIM_NO_ANSWERER : TRIM_LITTLE;
 }
 
-/* Returns why a process that has figures is not on the board. */
-static const char *why_alone(const struct report *report)
+const char *trimming_why_alone(const struct report *report)
 {
     if (!report->settings.neighbours.enabled)
         return "neighbours.enabled is false there";
@@ -77,9 +75,9 @@ struct trimming trimming_begin(const struct view *view, const struct watched *wa
         .is_elsewhere = watched->identity.pid_namespace != view->own_pid_namespace,
         .kept = kept_by(watched),
     };
-    const char *why = watched->on_board ? "it has ended" : why_alone(watched->report);
+    const char *why = watched->on_board ? "it has ended" : trimming_why_alone(watched->report);
 
-    name_process(watched->report->process.command, trimming.name, sizeof(trimming.name));
+    trimming_name(watched->report->process.command, trimming.name, sizeof(trimming.name));
     if (watched->on_board && watched->shared.listens)
         trimming.demand = board_trim(view->board, &watched->shared, uuid, &why);
     trimming.outcome =

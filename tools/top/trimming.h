@@ -52,6 +52,12 @@ void trimming_end(struct trimming *trimming);
  * for, or has too little to be asked. */
 bool trimming_is_answered(const struct trimming *trimming);
 
+/* Writes the command without its directory, with as many of its arguments as fit. */
+void trimming_name(const char *command, char *name, size_t bytes);
+
+/* Returns why a process that has figures is not on the board. */
+const char *trimming_why_alone(const struct report *report);
+
 /* Writes, for example, "4711 python3 train.py: 12.3 GiB back, 1.0 GiB still in use by the GPU". */
 #define TRIMMING_BYTES 256
 void trimming_describe(const struct trimming *trimming, char text[TRIMMING_BYTES]);

@@ -657,6 +657,12 @@ Test(board_demand, of_a_group_asks_its_members)
     demand = board_ask(board, device, DEVICE_TOTAL, 9 * MiB, 0, false, NULL);
     cr_assert(demand);
     cr_expect_eq(demand->count, 3);
+    cr_expect(demand->asked_all);
+    board_demand_end(demand);
+    demand = board_ask(board, device, DEVICE_TOTAL, 1, 0, false, NULL);
+    cr_assert(demand);
+    cr_expect_eq(demand->count, 1);
+    cr_expect_not(demand->asked_all, "one was enough");
     board_demand_end(demand);
     for (int i = 0; i < 3; i++)
         peer_end(&peers[i]);

@@ -378,8 +378,8 @@ Test(figures, a_device_has_its_counters, .init = set_up, .fini = tear_down)
     cr_assert_not_null(device);
     cr_assert_not_null(device->neighbours);
     cr_assert_not_null(pool->housekeeper_counters);
-    cr_expect_eq(device->limit, UINT64_MAX);
-    cr_expect_eq(device->group_limit, UINT64_MAX);
+    cr_expect_eq(device->limits[BOARD_LIMIT_OF_PROCESS], UINT64_MAX);
+    cr_expect_eq(device->limits[BOARD_LIMIT_OF_GROUP], UINT64_MAX);
     neighbours_count_given(device->neighbours, 123, 1);
     static struct report report;
     cr_assert_eq(pool_report(pool, &report), 0);
@@ -395,7 +395,7 @@ Test(figures, a_containers_limit_is_the_devices, .init = set_up, .fini = tear_do
     pool_read_limits(pool, NULL);
     struct device *device = context_device(pool, 0);
     cr_assert_not_null(device);
-    cr_expect_eq(device->limit, 64 << 20);
+    cr_expect_eq(device->limits[BOARD_LIMIT_OF_PROCESS], 64 << 20);
     static struct report report;
     cr_assert_eq(pool_report(pool, &report), 0);
     cr_expect_str_eq(report.devices[0].limits.device_from, "GPU_MEMORY_LIMIT");

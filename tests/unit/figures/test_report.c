@@ -75,6 +75,8 @@ static void fill_device(struct report_device *device, int ordinal)
     device->captured = 44;
     for (size_t i = 0; i < sizeof(device->neighbours) / sizeof(uint64_t); i++)
         ((uint64_t *)&device->neighbours)[i] = 2000000000 * (uint64_t)(ordinal + 1) + i;
+    for (size_t i = 0; i < sizeof(device->unpooled) / sizeof(uint64_t); i++)
+        ((uint64_t *)&device->unpooled)[i] = 3000000000 * (uint64_t)(ordinal + 1) + i;
     device->limits = (struct device_limits){.device_bytes = 3ull << 30,
                                             .group_bytes = 8ull << 30,
                                             .device_from = "GPU_MEMORY_LIMIT",
@@ -135,6 +137,7 @@ static void expect_same_devices(const struct report_device *one, const struct re
     cr_expect_eq(one->barriers, other->barriers);
     cr_expect_eq(one->captured, other->captured);
     cr_expect_arr_eq(&one->neighbours, &other->neighbours, sizeof(one->neighbours));
+    cr_expect_arr_eq(&one->unpooled, &other->unpooled, sizeof(one->unpooled));
     cr_expect_arr_eq(&one->limits, &other->limits, sizeof(one->limits));
     cr_assert_eq(one->kind_count, other->kind_count);
     cr_assert_not_null(one->kinds);
@@ -484,6 +487,11 @@ Test(report, a_report_of_nothing_says_so)
     fill_report(&report);
     for (size_t i = 0; i < 2; i++)
         report.devices[i].kinds[0].totals.requests = 0;
+    print(&report);
+    cr_expect_not_null(strstr(table, "no memory was asked of the pool"));
+    cr_expect_not_null(strstr(table, "device 0"), "it has memory beside the pool");
+    for (size_t i = 0; i < 2; i++)
+        memset(&report.devices[i].unpooled, 0, sizeof(report.devices[i].unpooled));
     print(&report);
     cr_expect_not_null(strstr(table, "no memory was asked of the pool"));
     cr_expect_null(strstr(table, "device 0"));

@@ -223,6 +223,49 @@ Test(neighbours, before_a_refusal_they_are_asked_what_they_have)
     they_free();
 }
 
+static struct board_progress have_it_pending_in_order(unsigned number)
+{
+    (void)number;
+    return (struct board_progress){.pending = 8 * MIB, .in_order = 8 * MIB, .asked = 1};
+}
+
+static struct board_progress tell_of_cached_memory(unsigned number)
+{
+    fake.others.cached = 4 * MIB;
+    return tell_then_give(number);
+}
+
+Test(neighbours, what_some_have_pending_in_order_hides_nobody)
+{
+    start_on(16 * MIB);
+    they_take(8 * MIB);
+    they_take(4 * MIB);
+    fake.look = have_it_pending_in_order;
+    fake.when_told = tell_of_cached_memory;
+    /* A look at such memory has been in vain just now. */
+    device()->look_again_at = UINT64_MAX;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_SUCCESS);
+    cr_assert_eq(fake.asked_to_tell, 1);
+    they_free();
+}
+
+static struct board_progress have_nothing(unsigned number)
+{
+    (void)number;
+    return (struct board_progress){.asked = 3, .asked_all = true};
+}
+
+Test(neighbours, where_all_were_asked_nobody_is_told_as_well)
+{
+    start_on(16 * MIB);
+    they_take(12 * MIB);
+    fake.look = fake.when_told = have_nothing;
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_geq(fake.asked, 1);
+    cr_assert_eq(fake.asked_to_tell, 0);
+    they_free();
+}
+
 /* A block that is freed behind work which goes on, and for which there is no fence yet. */
 static void leave_block_pending(size_t bytes)
 {
@@ -424,7 +467,7 @@ Test(neighbours, what_they_had_pending_is_waited_for_once)
 {
     start_on(16 * MIB);
     they_take(12 * MIB);
-    fake.look = pend_for_ever;
+    fake.look = fake.when_told = pend_for_ever;
     fake.others.pending = 4 * MIB;
     for (int i = 0; i < 5; i++) {
         uint64_t now = monotonic_now();
@@ -998,4 +1041,89 @@ Test(neighbours, and_that_of_its_group)
     fake.others_of_group.cached = 12 * MIB;
     cr_assert_eq(free_bytes(), 30 * MIB, "and what others of the group cache");
     release(block);
+}
+
+/* ---- limits that a tool sets ---- */
+
+Test(neighbours, a_tools_limit_holds_for_new_requests)
+{
+    start_on(64 * MIB);
+    CUdeviceptr block = allocate(8 * MIB);
+    tool_sets_limit(BOARD_LIMIT_OF_PROCESS, 8 * MIB);
+    cr_assert_eq(try_to_allocate(MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(counted().failures.limit, 1);
+    tool_sets_limit(BOARD_LIMIT_OF_PROCESS, 4 * MIB);
+    cr_assert_eq(free_bytes(), 0);
+    release(block);
+    synchronise();
+    cr_assert_eq(try_to_allocate(5 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    release(allocate(4 * MIB));
+    tool_sets_limit(BOARD_LIMIT_OF_PROCESS, BOARD_LIMIT_AT_START);
+    allocate(32 * MIB);
+}
+
+Test(neighbours, a_tools_limit_replaces_what_the_settings_say)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 4 * MIB};
+    start_on(64 * MIB);
+    cr_assert_eq(try_to_allocate(8 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    tool_sets_limit(BOARD_LIMIT_OF_PROCESS, 16 * MIB);
+    allocate(8 * MIB);
+    tool_sets_limit(BOARD_LIMIT_OF_PROCESS, BOARD_LIMIT_AT_START);
+    cr_assert_eq(try_to_allocate(MIB), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+Test(neighbours, a_tools_limit_of_the_group_counts_the_others)
+{
+    strcpy(settings.limits.group, "training");
+    start_on(64 * MIB);
+    fake.held_by_others = 4 * MIB;
+    allocate(4 * MIB);
+    tool_sets_limit(BOARD_LIMIT_OF_GROUP, 8 * MIB);
+    cr_assert_eq(try_to_allocate(MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    cr_assert_eq(counted().failures.group, 1);
+    fake.held_by_others = 0;
+    allocate(4 * MIB);
+}
+
+Test(neighbours, a_tools_limit_is_in_the_report_with_its_time)
+{
+    static struct report report;
+    start_on(64 * MIB);
+    tool_sets_limit(BOARD_LIMIT_OF_PROCESS, 8 * MIB);
+    allocate(MIB);
+    cr_assert_eq(pool_report(pool, &report), 0);
+    cr_assert_eq(report.devices[0].limits.device_bytes, 8 * MIB);
+    unsigned seconds, milliseconds;
+    cr_assert_eq(sscanf(report.devices[0].limits.device_from, "cudapool limit, after %u.%u s",
+                        &seconds, &milliseconds),
+                 2);
+    report_free(&report);
+}
+
+/* The housekeeper does so: no request of the program's need come. */
+Test(neighbours, beyond_a_tools_limit_nothing_stays_cached)
+{
+    start_to_answer();
+    release(allocate(8 * MIB));
+    synchronise();
+    allocate(2 * MIB);
+    tool_sets_limit(BOARD_LIMIT_OF_PROCESS, 4 * MIB);
+    neighbours_answer(pool);
+    cr_assert_eq(device_reserved(device()), 2 * MIB);
+    atomic_store(&pool->board, NULL);
+}
+
+/* The group holds what the others of it do. */
+Test(neighbours, beyond_a_tools_limit_of_the_group_nothing_stays_cached)
+{
+    strcpy(settings.limits.group, "training");
+    start_to_answer();
+    release(allocate(8 * MIB));
+    synchronise();
+    fake.held_by_others = 60 * MIB;
+    tool_sets_limit(BOARD_LIMIT_OF_GROUP, 64 * MIB);
+    neighbours_answer(pool);
+    cr_assert_eq(device_reserved(device()), 0);
+    atomic_store(&pool->board, NULL);
 }

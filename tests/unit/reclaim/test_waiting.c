@@ -206,7 +206,7 @@ Test(waiting, the_size_of_a_call_that_is_not_served_counts)
     start_with_pending(4 * MIB);
     struct reclaim progress = {0};
     uint64_t started = monotonic_now();
-    while (pool_make_room_on(pool, -1, 32 * MIB, &progress))
+    while (pool_make_room_on(pool, -1, 32 * MIB, false, &progress))
         continue;
     cr_assert_leq((monotonic_now() - started) / UINT64_C(1000000000), 4);
     cr_assert_eq(epochs()->waited.stamp, 0);

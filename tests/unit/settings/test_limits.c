@@ -278,3 +278,43 @@ Test(limits, variables_are_listed)
     cr_expect_eq(said, 3);
     cr_expect_eq(number, LIMITS_VARIABLES);
 }
+
+/* ---- the total that the program is told ---- */
+
+static uint64_t told(enum tell_total tell)
+{
+    struct device_limits found = on_device(0);
+    return limits_told_total(&found, tell, TOTAL);
+}
+
+Test(limits, a_schedulers_is_the_total)
+{
+    set("GPU_MEMORY_LIMIT", "3g");
+    cr_expect_eq(told(TELL_TOTAL_SCHEDULER), 3 * GIB);
+    cr_expect_eq(told(TELL_TOTAL_ALWAYS), 3 * GIB);
+    cr_expect_eq(told(TELL_TOTAL_NEVER), TOTAL);
+}
+
+Test(limits, one_of_the_settings_is_the_total_only_where_that_is_wanted)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 5 * GIB};
+    cr_expect_eq(told(TELL_TOTAL_SCHEDULER), TOTAL);
+    cr_expect_eq(told(TELL_TOTAL_ALWAYS), 5 * GIB);
+    cr_expect_eq(told(TELL_TOTAL_NEVER), TOTAL);
+}
+
+Test(limits, of_several_the_lowest_is_the_total)
+{
+    set("GPU_MEMORY_LIMIT", "7g");
+    settings.limits.device_bytes = (struct byte_size){.bytes = 5 * GIB};
+    cr_expect_eq(told(TELL_TOTAL_SCHEDULER), 7 * GIB, "its group's");
+    cr_expect_eq(told(TELL_TOTAL_ALWAYS), 5 * GIB);
+}
+
+Test(limits, without_one_the_total_is_the_devices)
+{
+    cr_expect_eq(told(TELL_TOTAL_SCHEDULER), TOTAL);
+    cr_expect_eq(told(TELL_TOTAL_ALWAYS), TOTAL);
+    settings.limits.device_bytes = (struct byte_size){.bytes = 2 * TOTAL};
+    cr_expect_eq(told(TELL_TOTAL_ALWAYS), TOTAL, "nor is it more");
+}

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "core/stream_memory/mempool_calls.h"
 #include "core/stream_memory/stream_shelf.h"
 #include "streams_fixture.h"
 
@@ -31,6 +32,15 @@ Test(mempool, the_default_pools_threshold_is_the_settings)
     take_on(one, MIB);
     cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 512 * MIB);
     cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
+}
+
+/* What it keeps would be beyond the limit, and nobody's. */
+Test(mempool, is_left_as_it_is_where_there_is_a_limit)
+{
+    settings.limits.device_bytes = (struct byte_size){.bytes = 64 * MIB};
+    start_streams();
+    take_on(one, MIB);
+    cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
 }
 
 Test(mempool, unless_the_settings_leave_it_alone)
@@ -451,6 +461,22 @@ static void expect_the_programs(bool after)
     take_on(one, MIB);
     cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 77);
     cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 77);
+}
+
+/* What the driver keeps beyond a limit is counted by nobody. */
+Test(mempool, keeps_nothing_of_ours_once_a_tool_has_set_a_limit)
+{
+    start_streams();
+    take_on(one, MIB);
+    mempool_trim_ours(pool);
+    cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 512 * MIB);
+    atomic_store(&device()->limits[BOARD_LIMIT_OF_PROCESS], 64 * MIB);
+    mempool_trim_ours(pool);
+    cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
+    cr_assert_eq(read_back(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
+    set_threshold(STANDARD, 77);
+    mempool_trim_ours(pool);
+    cr_assert_eq(*fake_mempool_attribute(STANDARD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 77);
 }
 
 Test(mempool, or_sets_it_just_before_the_settings_are)

@@ -953,6 +953,46 @@ Test(stream_parts, where_no_event_can_be_had_none_of_another_legacy_stream_stand
     cr_assert_eq(waits, 1);
 }
 
+static CUcontext recorded_in;
+
+static CUresult note_context_of_record(CUevent event, CUstream stream)
+{
+    driver->cuCtxGetCurrent(&recorded_in);
+    return usual_record(event, stream);
+}
+
+static CUresult does_not_capture(CUstream stream, CUstreamCaptureStatus *status)
+{
+    (void)stream;
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+/* The primary context's legacy stream may be forbidden where the green one's is not: a blocking
+ * stream captures. */
+Test(stream_parts, freed_on_a_green_contexts_legacy_stream_waits_for_that_one)
+{
+    usual_record = driver->cuEventRecord;
+    driver->cuEventRecord = note_context_of_record;
+    start_without_context();
+    context = fake_primary(0);
+    pool_primary_retained(pool, context, 0);
+    one = fake_stream();
+    other = fake_stream();
+    CUdeviceptr first = take_on(one, 3 * MIB);
+    begin_capture(other);
+    driver->cuMemAllocFromPoolAsync = have_none;
+    CUcontext green = fake_green(0);
+    pool_green_context_created(pool, (CUgreenCtx)5, 0);
+    pool_green_context_converted(pool, green, (CUgreenCtx)5);
+    fake_set_current(green);
+    driver->cuStreamIsCapturing = does_not_capture;
+    free_on(NULL, first);
+    cr_assert_eq(recorded_in, green);
+    fake_set_current(context);
+    end_capture(other);
+}
+
 Test(stream_parts, a_library_that_goes_past_the_pool_cannot_free_it)
 {
     start_streams();

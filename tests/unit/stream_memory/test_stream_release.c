@@ -1,7 +1,12 @@
 /*
  * Giving stream-ordered memory back.
  */
+#include <pthread.h>
+#include <unistd.h>
+
 #include "core/base/clock.h"
+#include "core/contexts/registry.h"
+#include "core/stream_memory/stream_events.h"
 #include "core/stream_memory/stream_pending.h"
 #include "core/stream_memory/stream_release.h"
 #include "core/stream_memory/stream_reserve.h"
@@ -241,6 +246,40 @@ Test(stream_release, what_was_freed_after_the_last_event_stays)
     fake_stream_refuse_memory(2); /* also behind what the stream itself has left */
     take_on(other, 2 * MIB);
     cr_assert_eq(bytes_of(one).pending, 2 * MIB);
+}
+
+struct question {
+    struct stream *stream;
+    struct stream_event *event;
+};
+
+static void *put_event_back(void *argument)
+{
+    const struct question *question = argument;
+    usleep(5000);
+    lock_take(&question->stream->lock, LOCK_STREAM);
+    stream_events_put(question->stream, question->event);
+    lock_give(&question->stream->lock);
+    return NULL;
+}
+
+/* Whoever is out of memory finds no other. */
+Test(stream_release, an_event_that_another_thread_asks_about_is_waited_for)
+{
+    start_streams();
+    let_memory_be_short(true);
+    fill_stream(one, 1, MIB);
+    struct stream *stream = stream_called(one);
+    lock_take(&stream->lock, LOCK_STREAM);
+    struct question question = {stream, stream_events_take(stream, 0)};
+    lock_give(&stream->lock);
+    cr_assert_not_null(question.event);
+    pthread_t asking;
+    cr_assert_eq(pthread_create(&asking, NULL, put_event_back, &question), 0);
+    cr_assert(context_pin(stream->context, stream->generation));
+    cr_assert_eq(stream_release_behind_every_event(pool, stream->context), MIB);
+    context_unpin(stream->context);
+    pthread_join(asking, NULL);
 }
 
 /* An event that stands for more than the free is only asked about. */

@@ -1,0 +1,67 @@
+#include "unpooled.h"
+
+#include "core/contexts/device.h"
+#include "core/reclaim/reserve.h"
+
+/* Sums of as many requests as there may be at a time stay below 2^64. */
+#define MOST_BYTES (UINT64_C(1) << 48)
+
+bool unpooled_is_counted(struct pool *pool, struct device *device)
+{
+    if (device)
+        device_follow_limits(pool, device);
+    return device && (pool->settings.report.at_exit != REPORT_NONE || device_is_limited(device));
+}
+
+/* All accesses to counters here are relaxed: they order nothing. */
+static bool reserve(struct pool *pool, const struct unpooled *taken)
+{
+    uint64_t since = 0;
+    enum failure failure;
+    if (!reserve_take(pool, taken->device, taken->bytes, false, &since, &failure))
+        return false;
+    atomic_fetch_add_explicit(&taken->device->unpooled_bytes[taken->kind], taken->bytes,
+                              memory_order_relaxed);
+    return true;
+}
+
+bool unpooled_take(struct pool *pool, struct device *device, enum unpooled_kind kind,
+                   uint64_t bytes, struct unpooled *taken)
+{
+    *taken = (struct unpooled){.kind = kind};
+    /* The driver refuses such calls in a host function, and more than any machine has. */
+    if (!bytes || !unpooled_is_counted(pool, device) || is_in_host_function(pool) ||
+        (bytes > MOST_BYTES && !device_is_limited(device)))
+        return true;
+    *taken = (struct unpooled){device, kind, false, bytes};
+    if (reserve(pool, taken))
+        return true;
+    atomic_fetch_add_explicit(&device->unpooled[kind].refused, 1, memory_order_relaxed);
+    *taken = (struct unpooled){.kind = kind};
+    return false;
+}
+
+void unpooled_given(struct unpooled *taken)
+{
+    if (!taken->device)
+        return;
+    struct unpooled_counters *counters = &taken->device->unpooled[taken->kind];
+    uint64_t bytes = taken->bytes + atomic_fetch_add_explicit(&counters->bytes, taken->bytes,
+                                                              memory_order_relaxed);
+    counter_raise_shared(&counters->peak_bytes, bytes);
+    taken->given = true;
+}
+
+void unpooled_return(struct unpooled *taken)
+{
+    struct device *device = taken->device;
+    if (device && taken->given)
+        atomic_fetch_sub_explicit(&device->unpooled[taken->kind].bytes, taken->bytes,
+                                  memory_order_relaxed);
+    if (device) {
+        atomic_fetch_sub_explicit(&device->unpooled_bytes[taken->kind], taken->bytes,
+                                  memory_order_relaxed);
+        device_unreserve(device, taken->bytes);
+    }
+    *taken = (struct unpooled){.kind = taken->kind};
+}
