@@ -27,7 +27,7 @@ static void stop_at_limit(const struct kind *kind)
 {
     union piece pieces[PIECES], more;
     for (int i = 0; i < PIECES; i++) {
-        EQUAL(LIMIT - (unsigned)i * PIECE, left());
+        IS_LEFT(LIMIT - (unsigned)i * PIECE);
         CU(kind->take(&pieces[i]));
     }
     EQUAL(0, left());
@@ -35,7 +35,7 @@ static void stop_at_limit(const struct kind *kind)
     for (int i = 0; i < PIECES; i++)
         CU(kind->free(&pieces[i]));
     CU(cuStreamSynchronize(stream));
-    EQUAL(LIMIT, left());
+    IS_LEFT(LIMIT);
 }
 
 static const char *argument;
@@ -78,12 +78,12 @@ static void mapped_outlives_its_handle(CUdeviceptr range)
     CU(cuMemMap(range + PIECE, PIECE, 0, piece.handle, 0));
     CU(free_physical(&piece));
     ANSWERS(CUDA_ERROR_INVALID_VALUE, free_physical(&piece));
-    EQUAL(LIMIT - PIECE, left());
+    IS_LEFT(LIMIT - PIECE);
     CU(cuMemUnmap(range, PIECE));
-    EQUAL(LIMIT - PIECE, left());
+    IS_LEFT(LIMIT - PIECE);
     CU(cuMemMap(range, PIECE, 0, piece.handle, 0));
     CU(cuMemUnmap(range, 2 * PIECE));
-    EQUAL(LIMIT, left());
+    IS_LEFT(LIMIT);
 }
 
 static void retained_needs_a_release_each(CUdeviceptr range)
@@ -94,9 +94,9 @@ static void retained_needs_a_release_each(CUdeviceptr range)
     CU(cuMemRetainAllocationHandle(&retained.handle, (void *)(uintptr_t)(range + 4096)));
     CU(free_physical(&piece));
     CU(cuMemUnmap(range, PIECE));
-    EQUAL(LIMIT - PIECE, left());
+    IS_LEFT(LIMIT - PIECE);
     CU(free_physical(&retained));
-    EQUAL(LIMIT, left());
+    IS_LEFT(LIMIT);
     ANSWERS(CUDA_ERROR_INVALID_VALUE,
             cuMemRetainAllocationHandle(&retained.handle, (void *)(uintptr_t)range));
 }
@@ -112,11 +112,11 @@ static void many_are_unmapped_at_once(CUdeviceptr range)
     CU(free_physical(&one));
     CU(free_physical(&other));
     ANSWERS(CUDA_ERROR_INVALID_VALUE, cuMemUnmap(range + PIECE / 2, 2 * PIECE));
-    EQUAL(LIMIT - 2 * PIECE, left());
+    IS_LEFT(LIMIT - 2 * PIECE);
     CU(cuMemUnmap(range, 3 * PIECE));
-    EQUAL(LIMIT - PIECE, left());
+    IS_LEFT(LIMIT - PIECE);
     CU(cuMemUnmap(range, 4 * PIECE));
-    EQUAL(LIMIT, left());
+    IS_LEFT(LIMIT);
 }
 
 static void lifetimes(void)
@@ -153,7 +153,7 @@ static void arrays(void)
     CU(cuArrayDestroy(later));
     CU(cuArrayDestroy(sparse));
     CU(cuArrayDestroy(small));
-    EQUAL(LIMIT, left());
+    IS_LEFT(LIMIT);
 }
 
 static void contexts(void)
@@ -169,12 +169,12 @@ static void contexts(void)
         CU(take_array(&array));
         CU(take_mipmapped(&mipmapped));
         CU(take_managed(&managed));
-        EQUAL(LIMIT - 5 * PIECE, left());
+        IS_LEFT(LIMIT - 5 * PIECE);
         CU(cuCtxDestroy_v2(second));
         CU(cuCtxSetCurrent(first));
-        EQUAL(LIMIT - 2 * PIECE, left());
+        IS_LEFT(LIMIT - 2 * PIECE);
         CU(free_physical(&physical));
-        EQUAL(LIMIT - PIECE, left());
+        IS_LEFT(LIMIT - PIECE);
     }
 }
 
@@ -199,7 +199,7 @@ static void failures(void)
     CHECK(cuArrayDestroy((CUarray)&piece) != CUDA_SUCCESS);
     CHECK(cuMemRelease((CUmemGenericAllocationHandle)(uintptr_t)&piece) != CUDA_SUCCESS);
     CHECK(cuMemUnmap(MIB, MIB) != CUDA_SUCCESS);
-    EQUAL(LIMIT, left());
+    IS_LEFT(LIMIT);
 }
 
 /* A call that fails is made again. */
@@ -219,9 +219,9 @@ static void map_and_unmap(CUdeviceptr range)
     IN_THE_END(cuMemMap(range, PIECE, 0, piece.handle, 0));
     if (cuMemRetainAllocationHandle(&retained.handle, (void *)(uintptr_t)range) == CUDA_SUCCESS)
         IN_THE_END(free_physical(&retained));
-    EQUAL(LIMIT - PIECE, left());
+    IS_LEFT(LIMIT - PIECE);
     IN_THE_END(cuMemUnmap(range, PIECE));
-    EQUAL(LIMIT - PIECE, left());
+    IS_LEFT(LIMIT - PIECE);
     IN_THE_END(free_physical(&piece));
 }
 
@@ -236,7 +236,7 @@ static void faulty(void)
             if (kinds[k].take(&piece) == CUDA_SUCCESS)
                 IN_THE_END(kinds[k].free(&piece));
         CU(cuStreamSynchronize(stream));
-        EQUAL(LIMIT, left());
+        IS_LEFT(LIMIT);
     }
 }
 
