@@ -46,15 +46,31 @@ static CUresult synchronise_like_the_driver(struct pool *pool, struct context *c
     return result;
 }
 
+/* What the locked part of a free leaves to the unlocked part. */
+struct freed {
+    uint64_t stamp;
+    uint64_t stamp_before;       /* the block's own while it was live: of its barrier, or clean */
+    uint64_t driver_frees;       /* the number of driver frees begun */
+    const struct bucket *bucket; /* the block's bucket; the record may be another thread's by
+                                    then */
+    struct fence *fence;         /* to be recorded; NULL: none */
+    bool synchronise;            /* this free synchronises the context, as the driver's does */
+    bool host_work;              /* this free waits for a fence: there is host work, or the fence
+                                    replaces a synchronise (waits_for_a_fence) */
+    bool part;                   /* the driver does not know the block */
+};
+
 /* Makes the block live again after a free that failed, since such a free must free nothing. False
  * if the block is no longer pending: it is clean, leaves for the driver, or has a new owner. */
-static bool take_back(struct heap *heap, struct block *block, CUdeviceptr address, uint64_t stamp)
+static bool take_back(struct heap *heap, struct block *block, CUdeviceptr address,
+                      const struct freed *freed)
 {
     heap_lock(heap);
     bool pending = block_address(block) == address && block_state(block) == BLOCK_PENDING &&
-                   counter_get(&block->epoch) == stamp;
+                   counter_get(&block->epoch) == freed->stamp;
     if (pending) {
         heap_detach_free(heap, block);
+        counter_set(&block->epoch, freed->stamp_before);
         block_set_state(block, BLOCK_LIVE);
         counter_subtract(&block->bucket->counters->frees, 1);
         heap_count_live(heap, block);
@@ -64,19 +80,17 @@ static bool take_back(struct heap *heap, struct block *block, CUdeviceptr addres
 }
 
 /* The wait of a free that synchronises (policy_frees_synchronise). It may fail, for instance
- * because another thread has just begun a capture. The program then continues to use the block.
- * bucket: the block's bucket when it was freed, since the record may be another thread's by now. */
-__attribute__((noinline)) static CUresult wait_in_free(struct pool *pool, struct block *block,
-                                                       const struct bucket *bucket,
-                                                       CUdeviceptr address, uint64_t stamp)
+ * because another thread has just begun a capture. The program then continues to use the block. */
+__attribute__((noinline)) static CUresult
+wait_in_free(struct pool *pool, struct block *block, CUdeviceptr address, const struct freed *freed)
 {
     struct heap *heap = block->heap;
     uint64_t started = monotonic_now();
     CUresult result = synchronise_like_the_driver(pool, context_of_heap(heap));
-    bucket_count_wait(bucket->counters, monotonic_now() - started);
-    atomic_fetch_add_explicit(&bucket->counters->waiting_frees, 1, memory_order_relaxed);
-    bool freed = result == CUDA_SUCCESS || !take_back(heap, block, address, stamp);
-    return freed ? CUDA_SUCCESS : result;
+    bucket_count_wait(freed->bucket->counters, monotonic_now() - started);
+    atomic_fetch_add_explicit(&freed->bucket->counters->waiting_frees, 1, memory_order_relaxed);
+    bool stays_free = result == CUDA_SUCCESS || !take_back(heap, block, address, freed);
+    return stays_free ? CUDA_SUCCESS : result;
 }
 
 /* Makes the program's driver call on a new allocation, since the driver does not know the part. So
@@ -160,19 +174,6 @@ static bool put_freed(struct context *context, const struct place *place, struct
     return policy_fence_is_due(context) || block->bucket->bytes == 0;
 }
 
-/* What the locked part of a free leaves to the unlocked part. */
-struct freed {
-    uint64_t stamp;
-    uint64_t driver_frees;       /* the number of driver frees begun */
-    const struct bucket *bucket; /* the block's bucket; the record may be another thread's by
-                                    then */
-    struct fence *fence;         /* to be recorded; NULL: none */
-    bool synchronise;            /* this free synchronises the context, as the driver's does */
-    bool host_work;              /* this free waits for a fence: there is host work, or the fence
-                                    replaces a synchronise (waits_for_a_fence) */
-    bool part;                   /* the driver does not know the block */
-};
-
 /* Whether this free must wait, and waits for a fence instead of synchronising the context. A
  * synchronise spoils every capture that begins meanwhile. So where captures may allocate, only the
  * setting free_synchronizes makes a free synchronise. A synchronise also never ends if the work
@@ -208,6 +209,7 @@ static bool take_freed(struct pool *pool, struct block *block, CUdeviceptr addre
         return false;
     freed->synchronise = !by_fence && policy_frees_synchronise(pool, heap) && waitable;
     freed->stamp = epoch_current(&context->epochs);
+    freed->stamp_before = counter_get(&block->epoch);
     freed->driver_frees = heap->driver_frees_begun;
     freed->bucket = block->bucket;
     bool due = put_freed(context, &place, block, freed->stamp);
@@ -232,7 +234,7 @@ static CUresult wait_for_host_work(struct pool *pool, struct block *block, CUdev
     CUresult result;
     if (heap_wait_for_stamp(pool, context, freed->stamp, &result))
         return result;
-    if (!freed->part && take_back(block->heap, block, address, freed->stamp))
+    if (!freed->part && take_back(block->heap, block, address, freed))
         return free_past_the_pool(pool, block, address, call);
     CUresult waited = heap_wait_by_free(pool, context);
     return result == CUDA_SUCCESS ? waited : result;
@@ -246,7 +248,7 @@ static CUresult fence_and_wait(struct pool *pool, struct block *block, CUdevicep
     struct context *context = context_of_heap(block->heap);
     CUresult result = CUDA_SUCCESS;
     if (freed->synchronise) {
-        result = wait_in_free(pool, block, freed->bucket, address, freed->stamp);
+        result = wait_in_free(pool, block, address, freed);
         /* The context's own work has completed. Only other contexts' work can leave blocks pending.
          */
         if (contexts_were_several(pool))

@@ -2991,6 +2991,7 @@ static const struct row {
     GRAPHS_ROW(moved_child_graphs_with_memory),
     GRAPHS_ROW(spoiled_captures_give_allocations_back),
     GRAPHS_ROW(graph_memory_is_counted),
+    GRAPHS_ROW(graph_memory_can_be_asked_about_at_any_time),
     ROW(both_lookups_give_one_address),
     ROW(unknown_names_are_not_found),
     ROW(memory_of_other_processes_is_missing),

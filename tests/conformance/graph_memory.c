@@ -393,6 +393,38 @@ void graph_memory_is_counted(void)
     CHECK(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) >= used + BYTES);
 }
 
+/* Asking takes part in no capture, needs no context, and what was reserved is the device's loss. */
+void graph_memory_can_be_asked_about_at_any_time(void)
+{
+    enum { QUESTIONS = 1000 };
+    SUCCEEDS(cuDeviceGraphMemTrim(gpu.device));
+    cuuint64_t before = attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    size_t free_before = free_memory();
+    struct memory_graph made = make_graph(false, 0);
+    launch_and_wait(made.exec);
+    cuuint64_t reserved = attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) - before;
+    note("reserved %llu, the device lost %zu", (unsigned long long)reserved,
+         free_before - free_memory());
+    for (CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+         mode <= CU_STREAM_CAPTURE_MODE_RELAXED; mode++) {
+        begin(mode);
+        CHECK(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == before + reserved);
+        destroy_graph(end_capture());
+    }
+    CUcontext context;
+    SUCCEEDS(cuCtxPopCurrent_v2(&context));
+    CHECK(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == before + reserved);
+    SUCCEEDS(cuCtxPushCurrent_v2(context));
+    double began = now_ms();
+    for (int i = 0; i < QUESTIONS; i++)
+        attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    note("a question takes %.0f ns", (now_ms() - began) * 1e6 / QUESTIONS);
+    SUCCEEDS(cuMemFreeAsync(made.address, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    drop_graph(&made);
+    CHECK(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == before);
+}
+
 /* An upload takes what a launch needs, and is no launch: nothing is to be freed after it. */
 void uploads_and_graph_memory(void)
 {

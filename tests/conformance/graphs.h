@@ -140,6 +140,7 @@ void graphs_with_memory_are_updated(void);
 void moved_child_graphs_with_memory(void);
 void spoiled_captures_give_allocations_back(void);
 void graph_memory_is_counted(void);
+void graph_memory_can_be_asked_about_at_any_time(void);
 void uploads_and_graph_memory(void);
 
 #endif

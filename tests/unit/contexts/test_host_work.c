@@ -788,6 +788,23 @@ Test(host_work, before_the_driver_frees_other_contexts_work_is_not_waited_for_ag
     cr_assert_eq(pending_bytes(), MIB);
 }
 
+/* The failed free's stamp is no barrier's. */
+Test(host_work, a_block_whose_free_has_failed_waits_for_no_other_context)
+{
+    settings.device.free_synchronizes = true;
+    start();
+    CUcontext other = another_context(0);
+    fake_set_current(context);
+    CUdeviceptr block = allocate(MIB);
+    fake_launch(other);
+    fake_fail(FAKE_CTX_SYNCHRONIZE, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 1);
+    cr_assert_eq(pool_free(pool, block), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    close_epoch();
+    pool_share(pool, block);
+    release(block);
+    cr_assert_not(fake_is_allocated(block));
+}
+
 static struct driver_free first_free, next_free;
 
 /* As if another context's work kept what is pending so, or a capture had begun: the next one does
