@@ -159,6 +159,15 @@ HOOK(cuGraphDestroy, (CUgraph graph))
     return result;
 }
 
+HOOK(cuDeviceGraphMemTrim, (CUdevice device))
+{
+    CUresult result = real_driver()->cuDeviceGraphMemTrim(device);
+    struct pool *pool = pool_that_runs();
+    if (pool)
+        pool_graphs_may_be_gone(pool);
+    return result;
+}
+
 /* ---- launches ---- */
 
 static CUresult counted(CUresult result, bool upload)

@@ -84,11 +84,13 @@ void host_work_end(const struct host_submission *submission)
 
 /* ---- graphs ---- */
 
-static bool holds_host_work(const struct driver *driver, CUgraph graph);
+static bool holds_host_work(struct pool *pool, CUgraph graph);
 
-/* Node types that are not known here count, since they may be anything. */
-static bool is_host_work(const struct driver *driver, CUgraphNode node)
+/* Node types that are not known here count, since they may be anything. Also notes nodes that
+ * allocate. */
+static bool is_host_work(struct pool *pool, CUgraphNode node)
 {
+    const struct driver *driver = pool->driver;
     CUgraphNodeType type;
     CUgraph child;
     if (driver->cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
@@ -101,19 +103,22 @@ static bool is_host_work(const struct driver *driver, CUgraphNode node)
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return false;
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        atomic_store_explicit(&pool->graphs_allocate, true, memory_order_relaxed);
         return false;
     case CU_GRAPH_NODE_TYPE_GRAPH:
         return driver->cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS ||
-               holds_host_work(driver, child);
+               holds_host_work(pool, child);
     default:
         return true;
     }
 }
 
-static bool holds_host_work(const struct driver *driver, CUgraph graph)
+static bool holds_host_work(struct pool *pool, CUgraph graph)
 {
+    const struct driver *driver = pool->driver;
     size_t count = 0;
     if (!driver->cuGraphGetNodes || !driver->cuGraphNodeGetType ||
         !driver->cuGraphChildGraphNodeGetGraph ||
@@ -121,8 +126,8 @@ static bool holds_host_work(const struct driver *driver, CUgraph graph)
         return true;
     CUgraphNode *nodes = calloc(count + 1, sizeof *nodes);
     bool holds = !nodes || driver->cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS;
-    for (size_t i = 0; i < count && !holds; i++)
-        holds = is_host_work(driver, nodes[i]);
+    for (size_t i = 0; i < count && nodes; i++)
+        holds |= is_host_work(pool, nodes[i]);
     free(nodes);
     return holds;
 }
@@ -153,7 +158,7 @@ void host_graphs_add(struct pool *pool, CUgraphExec executable, CUgraph graph)
 {
     no_lock_may_be_held();
     enter_driver();
-    bool holds = holds_host_work(pool->driver, graph);
+    bool holds = holds_host_work(pool, graph);
     leave_driver();
     /* The handle may have been that of an executable that was destroyed where the pool did not see
      * it. */

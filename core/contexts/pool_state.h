@@ -306,6 +306,8 @@ struct pool {
     struct registry registry;
     struct figures figures;
     struct host_graphs host_graphs;
+    /* An executable has been made whose nodes allocate; never reset. Relaxed: see host_graphs. */
+    _Atomic bool graphs_allocate;
     struct rounds rounds;
     /* Two contexts have been alive at a time, or were about to be; never reset. The release store
      * in close_barriers (context.c) pairs with the acquire load in contexts_were_several. */

@@ -54,6 +54,7 @@ typedef unsigned int CUmemAllocationType;
 typedef unsigned int CUmemAllocationHandleType;
 typedef unsigned int CUmemLocationType;
 typedef unsigned int CUarray_format;
+typedef unsigned int CUgraphMem_attribute;
 typedef unsigned int CUgraphNodeType;
 typedef unsigned int CUgraphExecUpdateResult;
 typedef unsigned int CUlaunchAttributeID;

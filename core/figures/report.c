@@ -22,7 +22,8 @@ bool report_kind_is_of_device(const struct report_kind *kind)
 
 const char *const report_unpooled_names[UNPOOLED_KINDS] = {[UNPOOLED_PHYSICAL] = "cuMemCreate",
                                                            [UNPOOLED_ARRAYS] = "arrays",
-                                                           [UNPOOLED_MANAGED] = "managed"};
+                                                           [UNPOOLED_MANAGED] = "managed",
+                                                           [UNPOOLED_GRAPHS] = "graphs"};
 
 uint64_t report_unpooled_live(const struct report_unpooled *unpooled)
 {

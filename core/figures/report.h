@@ -106,6 +106,7 @@ struct report_unpooled {
 UNPOOLED_IS_AT(UNPOOLED_PHYSICAL, physical);
 UNPOOLED_IS_AT(UNPOOLED_ARRAYS, arrays);
 UNPOOLED_IS_AT(UNPOOLED_MANAGED, managed);
+UNPOOLED_IS_AT(UNPOOLED_GRAPHS, graphs);
 #undef UNPOOLED_IS_AT
 
 struct report_device {

@@ -105,20 +105,18 @@ static bool kinds_line(const struct report_unpooled *unpooled, const char *begin
                        void (*readable)(uint64_t number, char cell[READABLE_BYTES]),
                        char text[REPORT_LINE_BYTES])
 {
-    char parts[UNPOOLED_KINDS][2 * READABLE_BYTES] = {""};
     bool any = false;
+    int length = snprintf(text, REPORT_LINE_BYTES, "%s:", begins);
     for (enum unpooled_kind kind = 0; kind < UNPOOLED_KINDS; kind++) {
         char number[READABLE_BYTES];
         uint64_t value = *(const uint64_t *)((const char *)&unpooled->kinds[kind] + member);
         if (value == 0)
             continue;
         readable(value, number);
-        snprintf(parts[kind], sizeof parts[kind], "%s %s %s", any ? "," : "",
-                 report_unpooled_names[kind], number);
+        length += snprintf(text + length, (size_t)(REPORT_LINE_BYTES - length), "%s %s %s",
+                           any ? "," : "", report_unpooled_names[kind], number);
         any = true;
     }
-    snprintf(text, REPORT_LINE_BYTES, "%s:%s%s%s", begins, parts[UNPOOLED_PHYSICAL],
-             parts[UNPOOLED_ARRAYS], parts[UNPOOLED_MANAGED]);
     return any;
 }
 

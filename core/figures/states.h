@@ -24,7 +24,13 @@ enum board_state {
 #define BOARD_WHY_BYTES 96u
 
 /* Memory of a device that the program takes by calls which the pool does not serve: physical memory
- * (cuMemCreate), arrays, and managed memory. */
-enum unpooled_kind { UNPOOLED_PHYSICAL, UNPOOLED_ARRAYS, UNPOOLED_MANAGED, UNPOOLED_KINDS };
+ * (cuMemCreate), arrays, managed memory, and what the driver has reserved for graphs. */
+enum unpooled_kind {
+    UNPOOLED_PHYSICAL,
+    UNPOOLED_ARRAYS,
+    UNPOOLED_MANAGED,
+    UNPOOLED_GRAPHS,
+    UNPOOLED_KINDS
+};
 
 #endif

@@ -23,6 +23,7 @@
 #include "core/stream_memory/mempool.h"
 #include "core/stream_memory/stream_memory.h"
 #include "core/unpooled/owned.h"
+#include "core/unpooled/unpooled.h"
 
 /* The kinds of memory, in the order in which they are asked. heap_of relies on device memory being
  * the first. */
@@ -78,6 +79,7 @@ struct pool *pool_create(const struct driver *driver, const struct settings *set
 void pool_note_graph_launch(struct pool *pool, bool upload)
 {
     graph_memory_launched(pool, upload);
+    unpooled_follow_graphs(pool);
 }
 
 void pool_note_launch(struct pool *pool, CUstream stream)

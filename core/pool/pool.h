@@ -306,8 +306,8 @@ void pool_capture_began_again(struct pool *pool, CUstream stream);
 void pool_capture_perhaps_ended(struct pool *pool, CUstream stream, bool per_thread, CUgraph graph);
 void pool_capture_stream_destroyed(struct pool *pool, CUstream stream);
 
-/* Called after a driver call that may have ended a graph or an executable, with no lock held.
- * Reclaims the memory that the graph held. */
+/* Called after a driver call that may have ended a graph or an executable, or given the driver's
+ * memory for graphs back, with no lock held. Reclaims the memory that a graph held. */
 void pool_graphs_may_be_gone(struct pool *pool);
 
 /* ---- out of memory, caches, report ---- */

@@ -7,6 +7,7 @@
 #include "core/graph_memory/graph_nodes.h"
 #include "core/graph_memory/graph_owners.h"
 #include "core/graph_memory/graph_pools.h"
+#include "core/unpooled/unpooled.h"
 #include "pool.h"
 #include "pool_stream.h"
 
@@ -15,6 +16,7 @@ void pool_graphs_may_be_gone(struct pool *pool)
     if (is_inside_driver())
         return;
     graph_memory_process_ended(pool);
+    unpooled_follow_graphs(pool);
 }
 
 uint64_t pool_graph_pool_create(struct pool *pool)

@@ -173,10 +173,15 @@ static bool freed_outside(struct pool *pool, CUdeviceptr address)
     return true;
 }
 
+/* Memory of graphs counts as gone. Where another context's graphs hold some, their next launch
+ * counts that again. Too low a count refuses nobody wrongly. */
 static void ended(struct pool *pool, struct context *context)
 {
     struct unpooled_memory *memory = pool->of_kind[KIND_UNPOOLED];
     struct owned *gone = NULL;
+    struct device *device = context->device;
+    if (atomic_load_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], memory_order_relaxed))
+        unpooled_set_graphs(device, 0);
     lock_take(&memory->lock, LOCK_UNPOOLED);
     for (struct owned *owned = memory->owned, *next; owned; owned = next) {
         next = owned->next;

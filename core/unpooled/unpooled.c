@@ -1,6 +1,7 @@
 #include "unpooled.h"
 
 #include "core/contexts/device.h"
+#include "core/driver/calls.h"
 #include "core/reclaim/reserve.h"
 
 /* Sums of as many requests as there may be at a time stay below 2^64. */
@@ -64,4 +65,36 @@ void unpooled_return(struct unpooled *taken)
         device_unreserve(device, taken->bytes);
     }
     *taken = (struct unpooled){.kind = taken->kind};
+}
+
+/* Threads may store their answers in another order than they got them. The next call puts that
+ * right. */
+void unpooled_set_graphs(struct device *device, uint64_t bytes)
+{
+    uint64_t before = atomic_exchange_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], bytes,
+                                               memory_order_relaxed);
+    struct unpooled_counters *counters = &device->unpooled[UNPOOLED_GRAPHS];
+    counter_set(&counters->bytes, bytes);
+    counter_raise_shared(&counters->peak_bytes, bytes);
+    if (bytes > before)
+        device_reserve(device, bytes - before);
+    else if (bytes < before)
+        device_unreserve(device, before - bytes);
+}
+
+void unpooled_follow_graphs(struct pool *pool)
+{
+    no_lock_may_be_held();
+    const struct driver *driver = pool->driver;
+    uint64_t bytes = 0;
+    if (!atomic_load_explicit(&pool->graphs_allocate, memory_order_relaxed) ||
+        !driver->cuDeviceGetGraphMemAttribute)
+        return;
+    enter_driver();
+    for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
+        if (unpooled_is_counted(pool, d) &&
+            driver->cuDeviceGetGraphMemAttribute(d->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                                 &bytes) == CUDA_SUCCESS)
+            unpooled_set_graphs(d, bytes);
+    leave_driver();
 }

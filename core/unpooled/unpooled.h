@@ -1,11 +1,13 @@
 /*
  * Memory of a device that the program takes by calls which the pool does not serve: physical memory
- * (cuMemCreate, physical.h), arrays and managed memory (owned.h). The driver keeps it all. The pool
- * counts it, for limits and for the report.
+ * (cuMemCreate, physical.h), arrays and managed memory (owned.h), and what the driver reserves for
+ * nodes of graphs that allocate. The driver keeps it all. The pool counts it, for limits and for
+ * the report.
  *
- * Bytes are reserved before the driver call that takes them (device_reserved), and unreserved after
- * the call that frees them. So a limit holds for the sum of the pool's blocks and of this memory,
- * at any moment. Where neither a limit is set nor a report wanted, nothing is counted.
+ * But for graphs, bytes are reserved before the driver call that takes them (device_reserved), and
+ * unreserved after the call that frees them. So a limit holds for the sum of the pool's blocks and
+ * of this memory, at any moment. Where neither a limit is set nor a report wanted, nothing is
+ * counted.
  *
  * Functions come in pairs around a driver call of the program's. The first one finds what the call
  * is about, since another thread may have the same handle or address as soon as the driver has
@@ -59,6 +61,13 @@ bool unpooled_take(struct pool *pool, struct device *device, enum unpooled_kind 
 
 /* The driver has given the memory. */
 void unpooled_given(struct unpooled *taken);
+
+/* Counts what the driver has reserved for graphs, after a call that may have changed that. A launch
+ * is never refused, since nobody knows before it what it takes. No lock may be held. */
+void unpooled_follow_graphs(struct pool *pool);
+
+/* Counts so many bytes for graphs of the device. */
+void unpooled_set_graphs(struct device *device, uint64_t bytes);
 
 /* The driver has the memory again, or has not given it. Sets *taken to none. */
 void unpooled_return(struct unpooled *taken);

@@ -6,6 +6,7 @@
  * unpooled lifetimes      physical memory counts while a handle or a mapping is left
  * unpooled arrays         each array counts as what it takes
  * unpooled contexts       arrays and managed memory end with their context
+ * unpooled graphs         what graphs take for their nodes counts from the launch on
  * unpooled failures       what the driver refuses is not counted
  * unpooled threads        16 threads take all kinds at once, and never more than the limit
  * unpooled group NUMBER   one of many processes that do so for a second; killed in the middle if
@@ -328,6 +329,33 @@ static void total(void)
     ANSWERS(CUDA_ERROR_INVALID_DEVICE, cuDeviceTotalMem_v2(&all, 77));
 }
 
+/* A graph has been launched that allocates so much, and frees it. */
+struct launched {
+    CUgraph graph;
+    CUgraphExec executable;
+};
+
+static struct launched launch(size_t bytes)
+{
+    struct launched made;
+    CUdeviceptr address;
+    CU(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CU(cuMemAllocAsync(&address, bytes, stream));
+    CU(cuMemFreeAsync(address, stream));
+    CU(cuStreamEndCapture(stream, &made.graph));
+    CU(cuGraphInstantiateWithFlags(&made.executable, made.graph, 0));
+    CU(cuGraphLaunch(made.executable, stream));
+    CU(cuStreamSynchronize(stream));
+    return made;
+}
+
+static void drop(const struct launched *made)
+{
+    CU(cuGraphExecDestroy(made->executable));
+    CU(cuGraphDestroy(made->graph));
+    CU(cuDeviceGraphMemTrim(device));
+}
+
 static void told(void)
 {
     union piece physical[5], array, managed;
@@ -339,10 +367,35 @@ static void told(void)
     CU(take_array(&array));
     CU(take_managed(&managed));
     CU(free_plain(&managed));
+    launch(PIECE);
     ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocManaged(&managed.address, 2 * LIMIT, 1));
     printf("physical live %zu peak %zu refused 0\n", 2 * PIECE, 5 * PIECE);
     printf("arrays live %zu peak %zu refused 0\n", PIECE, PIECE);
     printf("managed live 0 peak %zu refused 1\n", PIECE);
+    printf("graphs live %zu peak %zu refused 0\n", PIECE, PIECE);
+}
+
+static void graphs(void)
+{
+    union piece pieces[PIECES], more;
+    open_all();
+    for (int i = 0; i < 2; i++) {
+        struct launched made = launch(2 * PIECE);
+        IS_LEFT(LIMIT - 2 * PIECE);
+        for (int k = 0; k < PIECES - 2; k++)
+            CU(take_physical(&pieces[k]));
+        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, take_physical(&more));
+        for (int k = 0; k < PIECES - 2; k++)
+            CU(free_physical(&pieces[k]));
+        drop(&made);
+        IS_LEFT(LIMIT);
+        /* No launch is refused, and then everything else is. */
+        made = launch(LIMIT + PIECE);
+        EQUAL(0, left());
+        ANSWERS(CUDA_ERROR_OUT_OF_MEMORY, take_plain(&more));
+        drop(&made);
+        IS_LEFT(LIMIT);
+    }
 }
 
 static const struct test_case cases[] = {
@@ -351,6 +404,7 @@ static const struct test_case cases[] = {
     {"lifetimes", lifetimes},
     {"arrays", arrays},
     {"contexts", contexts},
+    {"graphs", graphs},
     {"failures", failures},
     {"faulty", faulty},
     {"threads", threads},

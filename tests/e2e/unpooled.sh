@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Memory that the pool does not serve: cuMemCreate, arrays, managed memory. It counts against every
+# Memory that the pool does not serve: cuMemCreate, arrays, managed memory, graphs'. It counts against every
 # limit together with the pool's, and the report tells it.
 # shellcheck source=tests/e2e/pool_lib.sh disable=SC2317
 . "$(dirname "$0")/pool_lib.sh"
@@ -15,7 +15,7 @@ limited() { # case...
 for kind in physical array array3d mipmapped managed plain async; do
     expect "$kind stops at the limit" limited limit $kind
 done
-for case in sum lifetimes arrays contexts failures threads; do
+for case in sum lifetimes arrays contexts graphs failures threads; do
     expect "$case" limited $case
 done
 
@@ -108,7 +108,7 @@ told() {
     python3 - "$work/report.json" >"$work/reported" <<'END'
 import json, sys
 unpooled = json.load(open(sys.argv[1]))["devices"][0]["unpooled"]
-for kind in ("physical", "arrays", "managed"):
+for kind in ("physical", "arrays", "managed", "graphs"):
     of = unpooled[kind]
     print(kind, "live", of["live_bytes"], "peak", of["peak_bytes"], "refused", of["refused"])
 END

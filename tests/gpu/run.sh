@@ -481,7 +481,7 @@ if wanted limits "$@"; then
     say ""
     # shellcheck disable=SC2059 # a format
     for case in "limit physical" "limit array" "limit array3d" "limit mipmapped" "limit managed" "limit plain" "limit async" sum \
-        lifetimes arrays contexts failures threads; do
+        lifetimes arrays contexts graphs failures threads; do
         starts "limits, $case" || continue
         # shellcheck disable=SC2086 # words
         run pool "$(printf "$limited" 256MiB)" "$build/tests/e2e/unpooled" $case

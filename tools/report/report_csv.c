@@ -120,6 +120,7 @@ static void print_device(FILE *out, const struct summary_device *device,
     PRINT_UNPOOLED(physical);
     PRINT_UNPOOLED(arrays);
     PRINT_UNPOOLED(managed);
+    PRINT_UNPOOLED(graphs);
 #undef PRINT_UNPOOLED
     print_neighbours(out, device, process);
 }

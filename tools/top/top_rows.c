@@ -299,8 +299,8 @@ static void add_device(struct top_device *devices, size_t *count,
     devices[i].cached = saturating_sum(devices[i].cached, totals.cached_bytes);
     devices[i].pending = saturating_sum(devices[i].pending, totals.pending_bytes);
     devices[i].unpooled =
-        saturating_sum(devices[i].unpooled, saturating_sum(device->unpooled.physical.live_bytes,
-                                                           device->unpooled.arrays.live_bytes));
+        saturating_sum(devices[i].unpooled, rest_of(report_unpooled_live(&device->unpooled),
+                                                    device->unpooled.managed.live_bytes));
 }
 
 /* Adds what a process without figures has on each device. A device that is in no figures is left

@@ -227,7 +227,7 @@ static const char *const help_lines[] = {
     "  in use                blocks in the program's hands",
     "  cached                free, and reusable at once",
     "  pending               free, but the GPU may still be using them",
-    "  unpooled              cuMemCreate, arrays and managed memory, where counted",
+    "  unpooled              cuMemCreate, arrays, managed memory and graphs, where counted",
     "  limit                 the lowest that holds for the process on a device",
     "  group                 whose limit the process shares",
     "  neighbours            asks: out of memory, it has asked others for theirs",

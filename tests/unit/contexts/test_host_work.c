@@ -1018,6 +1018,17 @@ Test(host_work, graphs_with_nodes_of_the_hosts_are_told_from_others)
     cr_assert(host_graphs_has(pool, EXECUTABLE), "the driver has not destroyed it");
 }
 
+Test(host_work, nodes_that_allocate_are_noted_whatever_comes_before_them)
+{
+    start_with_graphs();
+    cr_assert_not(holds(CU_GRAPH_NODE_TYPE_MEM_FREE));
+    cr_assert_not(atomic_load(&pool->graphs_allocate));
+    types[0] = 3;
+    cr_assert(holds(CU_GRAPH_NODE_TYPE_MEM_ALLOC));
+    types[0] = 0;
+    cr_assert(atomic_load(&pool->graphs_allocate));
+}
+
 Test(host_work, and_so_are_graphs_inside_them)
 {
     start_with_graphs();

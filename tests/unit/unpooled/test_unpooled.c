@@ -405,3 +405,60 @@ Test(unpooled, an_array_past_all_sizes_is_not_a_small_one)
     cr_expect_not(owned_array_begins(pool, &huge, 0, &coming));
     cr_expect_eq(bytes_of(UNPOOLED_ARRAYS), 0);
 }
+
+/* ---- graphs ---- */
+
+static uint64_t reserved_for_graphs;
+
+static CUresult get_reserved(CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
+{
+    (void)ordinal;
+    cr_assert_eq(attribute, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    *(uint64_t *)value = reserved_for_graphs;
+    return CUDA_SUCCESS;
+}
+
+static void launched(uint64_t bytes)
+{
+    driver->cuDeviceGetGraphMemAttribute = get_reserved;
+    reserved_for_graphs = bytes;
+    pool_note_graph_launch(pool, false);
+}
+
+Test(unpooled, what_graphs_take_counts_after_the_launch_past_the_limit_too)
+{
+    struct unpooled taken;
+    start_limited();
+    launched(MIB);
+    cr_expect_eq(bytes_of(UNPOOLED_GRAPHS), 0, "no graph has nodes that allocate");
+    atomic_store(&pool->graphs_allocate, true);
+    launched(LIMIT + MIB);
+    cr_expect_eq(bytes_of(UNPOOLED_GRAPHS), LIMIT + MIB);
+    cr_expect_eq(device_reserved(device()), LIMIT + MIB);
+    cr_expect_not(physical_create_begins(pool, 0, MIB, &taken));
+    reserved_for_graphs = MIB;
+    pool_graphs_may_be_gone(pool);
+    cr_expect_eq(device_reserved(device()), MIB);
+    cr_expect_eq(counter_get(&device()->unpooled[UNPOOLED_GRAPHS].bytes), MIB);
+    cr_expect_eq(counter_get(&device()->unpooled[UNPOOLED_GRAPHS].peak_bytes), LIMIT + MIB);
+}
+
+Test(unpooled, what_graphs_take_ends_with_their_context)
+{
+    start_limited();
+    atomic_store(&pool->graphs_allocate, true);
+    launched(MIB);
+    const struct device *of = device();
+    end_context(context);
+    cr_expect_eq(device_reserved(of), 0);
+    cr_expect_eq(atomic_load(&of->unpooled_bytes[UNPOOLED_GRAPHS]), 0);
+}
+
+Test(unpooled, without_limit_and_report_nobody_asks_about_graphs)
+{
+    settings.report.at_exit = REPORT_NONE;
+    start();
+    atomic_store(&pool->graphs_allocate, true);
+    launched(MIB);
+    cr_expect_eq(bytes_of(UNPOOLED_GRAPHS), 0);
+}
