@@ -99,6 +99,22 @@ top_shows() { # expression...
 }
 expect "top shows that limit, and what is beside the pool" top_shows " in use .* unpooled +limit  neighbours" \
     " 64[.]0 MiB .* 32[.]0 MiB +1[.]0 MiB +- " "^ +unpooled +- .* 32[.]0 MiB .*device 0, cuMemCreate$"
+# NVIDIA's management library says what the process holds in all; 96 MiB of that are counted.
+mkdir "$work/nvml"
+cp "$BUILD/tests/e2e/libnvml.so" "$work/nvml/libnvidia-ml.so.1"
+other() { # expression, variable...
+    env "LD_LIBRARY_PATH=$work/nvml" "${@:2}" "$CUDAPOOL_TOOL" top --count 1 "$(pid_of one)" >"$work/top" && cat "$work/top"
+    grep -qE "$1" "$work/top"
+}
+expect "what the driver has beyond that is told" other "^ +other +- .* 604[.]0 MiB .*device 0, contexts, code$" \
+    "NVML_PID=$(pid_of one)" "NVML_BYTES=$((700 << 20))"
+nothing_other() {
+    ! other "^ +other" "$@"
+}
+expect "of no other process" nothing_other NVML_PID=1 "NVML_BYTES=$((700 << 20))"
+expect "nor where the driver does not say" nothing_other "NVML_PID=$(pid_of one)"
+expect "nor without that library's help" nothing_other NVML_BYTES=1
+
 stopped() {
     kill -STOP "$(pid_of two)" && says 0 "what its settings say" --group "crew-$$" settings
     local status=$?

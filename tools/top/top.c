@@ -258,6 +258,8 @@ const struct command top_command = {
         "  pending                free, but the GPU may still be using them\n"
         "  unpooled               cuMemCreate, arrays, managed memory and graphs, where counted:\n"
         "                         under a limit, or for a report\n"
+        "  other                  among the buckets: what the driver holds beyond all that, for\n"
+        "                         contexts and code\n"
         "  limit                  the lowest on a device, of the process or its group; without\n"
         "                         figures, what cudapool limit has set\n"
         "  group                  whose limit the process shares (limits.group)\n"

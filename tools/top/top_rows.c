@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "core/base/one_line.h"
+#include "core/base/process.h"
 #include "core/figures/figures_report.h"
+#include "driver_bytes.h"
 #include "tools/summary/summary.h"
 
 const char *const top_order_names[ORDERS] = {"process", "requests", "hits",
@@ -194,6 +196,31 @@ static int add_unpooled(struct top_rows *rows, int ordinal, const char *name,
     return kind->peak_bytes == 0 ? 0 : add_part(rows, "unpooled", &rates, ordinal, name);
 }
 
+/* Managed memory is left out, since its pages may be on the host. */
+static uint64_t unpooled_on_device(const struct report_device *device)
+{
+    return rest_of(report_unpooled_live(&device->unpooled), device->unpooled.managed.live_bytes);
+}
+
+/* What the driver says that the process holds, beyond all that the pool counts: contexts and code,
+ * mostly. */
+static int add_other(struct top_rows *rows, const struct process_identity *process,
+                     const struct report_device *device)
+{
+    struct report_counters totals = device_totals(device);
+    struct rates rates = {.requests = -1, .misses = -1};
+    struct rates counted = {.live = totals.live_bytes,
+                            .cached = totals.cached_bytes,
+                            .pending = totals.pending_bytes,
+                            .unpooled = unpooled_on_device(device)};
+    uint64_t bytes = process->pid_namespace == process_own_pid_namespace()
+                         ? driver_bytes(device->uuid, (uint64_t)process->pid)
+                         : 0;
+
+    rates.live = rest_of(bytes, memory_of(&counted));
+    return bytes == 0 ? 0 : add_part(rows, "other", &rates, device->ordinal, "contexts, code");
+}
+
 /* --- order --------------------------------------------------------------------------------------
  */
 
@@ -267,6 +294,7 @@ int top_add_buckets(struct top_rows *rows, const struct watched *watched, enum t
         for (int kind = 0; kind < UNPOOLED_KINDS; kind++)
             status |= add_unpooled(rows, device->ordinal, report_unpooled_names[kind],
                                    &device->unpooled.kinds[kind]);
+        status |= add_other(rows, &watched->identity, device);
     }
     if (status == 0)
         sort_rows(rows, first, order);
@@ -298,9 +326,7 @@ static void add_device(struct top_device *devices, size_t *count,
     devices[i].live = saturating_sum(devices[i].live, totals.live_bytes);
     devices[i].cached = saturating_sum(devices[i].cached, totals.cached_bytes);
     devices[i].pending = saturating_sum(devices[i].pending, totals.pending_bytes);
-    devices[i].unpooled =
-        saturating_sum(devices[i].unpooled, rest_of(report_unpooled_live(&device->unpooled),
-                                                    device->unpooled.managed.live_bytes));
+    devices[i].unpooled = saturating_sum(devices[i].unpooled, unpooled_on_device(device));
 }
 
 /* Adds what a process without figures has on each device. A device that is in no figures is left
