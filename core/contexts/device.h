@@ -78,9 +78,10 @@ static inline void returning_end(struct device *device, uint64_t bytes)
 
 /* Bytes of the device that count against limits: all blocks of the pool (live, cached, pending and
  * on the way), and unpooled memory where that is counted (core/unpooled). Bytes are reserved once,
- * before the driver is asked for them. They are unreserved when the driver has them again, or did
- * not give them. Nobody else writes the number but reserve_take, which reserves inside the limits.
- * Relaxed: it is compared with limits, and no other data is read because of it. */
+ * before the driver is asked for them; those of graphs when it has given them. They are unreserved
+ * when the driver has them again, or did not give them. Nobody else writes the number but
+ * reserve_take, which reserves inside the limits. Relaxed: it is compared with limits, and no other
+ * data is read because of it. */
 static inline uint64_t device_reserved(const struct device *device)
 {
     return atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);

@@ -126,7 +126,7 @@ static bool holds_host_work(struct pool *pool, CUgraph graph)
         return true;
     CUgraphNode *nodes = calloc(count + 1, sizeof *nodes);
     bool holds = !nodes || driver->cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS;
-    for (size_t i = 0; i < count && nodes; i++)
+    for (size_t i = 0, asked = holds ? 0 : count; i < asked; i++)
         holds |= is_host_work(pool, nodes[i]);
     free(nodes);
     return holds;

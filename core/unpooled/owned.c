@@ -173,15 +173,10 @@ static bool freed_outside(struct pool *pool, CUdeviceptr address)
     return true;
 }
 
-/* Memory of graphs counts as gone. Where another context's graphs hold some, their next launch
- * counts that again. Too low a count refuses nobody wrongly. */
 static void ended(struct pool *pool, struct context *context)
 {
     struct unpooled_memory *memory = pool->of_kind[KIND_UNPOOLED];
     struct owned *gone = NULL;
-    struct device *device = context->device;
-    if (atomic_load_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], memory_order_relaxed))
-        unpooled_set_graphs(device, 0);
     lock_take(&memory->lock, LOCK_UNPOOLED);
     for (struct owned *owned = memory->owned, *next; owned; owned = next) {
         next = owned->next;
@@ -199,6 +194,14 @@ static void ended(struct pool *pool, struct context *context)
     }
 }
 
+/* Past a limit, memory of graphs makes room. device NULL: the driver lacks the memory, and has
+ * looked there itself. */
+static uint64_t give_back(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    (void)bytes;
+    return device ? unpooled_trim_graphs(pool, device) : 0;
+}
+
 static bool starts(struct pool *pool)
 {
     struct unpooled_memory *memory = calloc(1, sizeof *memory);
@@ -214,6 +217,7 @@ const struct kind unpooled_memory = {
     .number = KIND_UNPOOLED,
     .starts = starts,
     .ended = ended,
+    .give_back = give_back,
     .freed_outside = freed_outside,
     .forget_address = forget_address,
 };

@@ -67,34 +67,58 @@ void unpooled_return(struct unpooled *taken)
     *taken = (struct unpooled){.kind = taken->kind};
 }
 
+static uint64_t bytes_of_graphs(const struct device *device)
+{
+    return atomic_load_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], memory_order_relaxed);
+}
+
 /* Threads may store their answers in another order than they got them. The next call puts that
  * right. */
-void unpooled_set_graphs(struct device *device, uint64_t bytes)
+static void set_graphs(struct pool *pool, struct device *device, uint64_t bytes)
 {
+    struct unpooled_counters *counters = &device->unpooled[UNPOOLED_GRAPHS];
+    lock_take(&unpooled_of(pool)->lock, LOCK_UNPOOLED);
     uint64_t before = atomic_exchange_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], bytes,
                                                memory_order_relaxed);
-    struct unpooled_counters *counters = &device->unpooled[UNPOOLED_GRAPHS];
     counter_set(&counters->bytes, bytes);
     counter_raise_shared(&counters->peak_bytes, bytes);
     if (bytes > before)
         device_reserve(device, bytes - before);
-    else if (bytes < before)
+    else
         device_unreserve(device, before - bytes);
+    lock_give(&unpooled_of(pool)->lock);
+}
+
+static void ask_about_graphs(struct pool *pool, struct device *device)
+{
+    uint64_t bytes;
+    CUresult result = pool->driver->cuDeviceGetGraphMemAttribute(
+        device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
+    if (result == CUDA_SUCCESS && bytes != bytes_of_graphs(device))
+        set_graphs(pool, device, bytes);
 }
 
 void unpooled_follow_graphs(struct pool *pool)
 {
-    no_lock_may_be_held();
-    const struct driver *driver = pool->driver;
-    uint64_t bytes = 0;
-    if (!atomic_load_explicit(&pool->graphs_allocate, memory_order_relaxed) ||
-        !driver->cuDeviceGetGraphMemAttribute)
+    if (is_inside_driver() || !atomic_load_explicit(&pool->graphs_allocate, memory_order_relaxed) ||
+        !pool->driver->cuDeviceGetGraphMemAttribute)
         return;
+    no_lock_may_be_held();
     enter_driver();
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
-        if (unpooled_is_counted(pool, d) &&
-            driver->cuDeviceGetGraphMemAttribute(d->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
-                                                 &bytes) == CUDA_SUCCESS)
-            unpooled_set_graphs(d, bytes);
+        if (unpooled_is_counted(pool, d) || bytes_of_graphs(d))
+            ask_about_graphs(pool, d);
     leave_driver();
+}
+
+uint64_t unpooled_trim_graphs(struct pool *pool, struct device *device)
+{
+    uint64_t before = bytes_of_graphs(device);
+    if (before == 0 || !pool->driver->cuDeviceGraphMemTrim)
+        return 0;
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
+    pool->driver->cuDeviceGraphMemTrim(device->ordinal);
+    ask_about_graphs(pool, device);
+    leave_driver_relaxed(pool->driver, mode);
+    return rest_of(before, bytes_of_graphs(device));
 }

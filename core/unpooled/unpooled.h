@@ -4,10 +4,10 @@
  * nodes of graphs that allocate. The driver keeps it all. The pool counts it, for limits and for
  * the report.
  *
- * But for graphs, bytes are reserved before the driver call that takes them (device_reserved), and
- * unreserved after the call that frees them. So a limit holds for the sum of the pool's blocks and
- * of this memory, at any moment. Where neither a limit is set nor a report wanted, nothing is
- * counted.
+ * Bytes are reserved before the driver call that takes them (device_reserved), and unreserved after
+ * the call that frees them. So at any moment a limit holds for the sum of the pool's blocks and of
+ * this memory. Memory of graphs is the exception: it is reserved after the launch that took it.
+ * Where neither a limit is set nor a report wanted, nothing is counted.
  *
  * Functions come in pairs around a driver call of the program's. The first one finds what the call
  * is about, since another thread may have the same handle or address as soon as the driver has
@@ -66,8 +66,9 @@ void unpooled_given(struct unpooled *taken);
  * is never refused, since nobody knows before it what it takes. No lock may be held. */
 void unpooled_follow_graphs(struct pool *pool);
 
-/* Counts so many bytes for graphs of the device. */
-void unpooled_set_graphs(struct device *device, uint64_t bytes);
+/* Has the driver give back what it reserves for graphs and does not need. The driver does so itself
+ * where the device has no memory left, but knows of no limit. Returns the bytes. */
+uint64_t unpooled_trim_graphs(struct pool *pool, struct device *device);
 
 /* The driver has the memory again, or has not given it. Sets *taken to none. */
 void unpooled_return(struct unpooled *taken);

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /* Returns bytes, contexts and code among them; 0 where it is not known. uuid: as in a report. pid:
- * in the tool's own PID namespace, which has to be the driver's. One thread calls this. */
+ * in the first PID namespace, as the driver numbers processes. One thread calls this. */
 uint64_t driver_bytes(const char *uuid, uint64_t pid);
 
 #endif

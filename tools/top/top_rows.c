@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "core/base/one_line.h"
-#include "core/base/process.h"
 #include "core/figures/figures_report.h"
 #include "driver_bytes.h"
 #include "tools/summary/summary.h"
@@ -196,14 +195,17 @@ static int add_unpooled(struct top_rows *rows, int ordinal, const char *name,
     return kind->peak_bytes == 0 ? 0 : add_part(rows, "unpooled", &rates, ordinal, name);
 }
 
+/* Its number is the same in every Linux: PROC_PID_INIT_INO. */
+#define FIRST_PID_NAMESPACE 0xEFFFFFFCu
+
 /* Managed memory is left out, since its pages may be on the host. */
 static uint64_t unpooled_on_device(const struct report_device *device)
 {
     return rest_of(report_unpooled_live(&device->unpooled), device->unpooled.managed.live_bytes);
 }
 
-/* What the driver says that the process holds, beyond all that the pool counts: contexts and code,
- * mostly. */
+/* What the driver says that the process holds, beyond all that is counted: contexts and code, for
+ * instance. The driver's numbers of processes are those of the first PID namespace. */
 static int add_other(struct top_rows *rows, const struct process_identity *process,
                      const struct report_device *device)
 {
@@ -213,12 +215,12 @@ static int add_other(struct top_rows *rows, const struct process_identity *proce
                             .cached = totals.cached_bytes,
                             .pending = totals.pending_bytes,
                             .unpooled = unpooled_on_device(device)};
-    uint64_t bytes = process->pid_namespace == process_own_pid_namespace()
+    uint64_t bytes = process->pid_namespace == FIRST_PID_NAMESPACE
                          ? driver_bytes(device->uuid, (uint64_t)process->pid)
                          : 0;
 
     rates.live = rest_of(bytes, memory_of(&counted));
-    return bytes == 0 ? 0 : add_part(rows, "other", &rates, device->ordinal, "contexts, code");
+    return bytes == 0 ? 0 : add_part(rows, "other", &rates, device->ordinal, "not counted");
 }
 
 /* --- order --------------------------------------------------------------------------------------

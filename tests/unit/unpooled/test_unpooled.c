@@ -443,15 +443,32 @@ Test(unpooled, what_graphs_take_counts_after_the_launch_past_the_limit_too)
     cr_expect_eq(counter_get(&device()->unpooled[UNPOOLED_GRAPHS].peak_bytes), LIMIT + MIB);
 }
 
-Test(unpooled, what_graphs_take_ends_with_their_context)
+static CUresult trim(CUdevice ordinal)
+{
+    (void)ordinal;
+    reserved_for_graphs = MIB;
+    return CUDA_SUCCESS;
+}
+
+Test(unpooled, past_a_limit_the_memory_of_graphs_makes_room)
+{
+    start_limited();
+    driver->cuDeviceGraphMemTrim = trim;
+    atomic_store(&pool->graphs_allocate, true);
+    launched(LIMIT);
+    create(HANDLE, LIMIT - MIB);
+    cr_expect_eq(bytes_of(UNPOOLED_GRAPHS), MIB);
+    cr_expect_eq(device_reserved(device()), LIMIT);
+}
+
+Test(unpooled, what_graphs_take_is_followed_where_no_limit_holds_any_more)
 {
     start_limited();
     atomic_store(&pool->graphs_allocate, true);
+    launched(2 * MIB);
+    atomic_store(&device()->limits[BOARD_LIMIT_OF_PROCESS], UINT64_MAX);
     launched(MIB);
-    const struct device *of = device();
-    end_context(context);
-    cr_expect_eq(device_reserved(of), 0);
-    cr_expect_eq(atomic_load(&of->unpooled_bytes[UNPOOLED_GRAPHS]), 0);
+    cr_expect_eq(device_reserved(device()), MIB);
 }
 
 Test(unpooled, without_limit_and_report_nobody_asks_about_graphs)
