@@ -46,11 +46,6 @@ static const struct format *format_of(CUarray_format format)
     return NULL;
 }
 
-static uint64_t at_least_one(uint64_t number)
-{
-    return number ? number : 1;
-}
-
 /* The product of two numbers, or UINT64_MAX. */
 static uint64_t times(uint64_t one, uint64_t other)
 {
@@ -84,9 +79,9 @@ static uint64_t level_bytes(const struct format *format, const CUDA_ARRAY3D_DESC
     bool deep = array->Depth > 0 && !layered;
     uint64_t element =
         format->whole_element ? format->bytes : (uint64_t)format->bytes * array->NumChannels;
-    uint64_t width = units(at_least_one(array->Width >> level), format->side);
-    uint64_t rows = units(at_least_one(array->Height >> level), format->side);
-    uint64_t slices = at_least_one(deep ? array->Depth >> level : array->Depth);
+    uint64_t width = units(larger_of(array->Width >> level, 1), format->side);
+    uint64_t rows = units(larger_of(array->Height >> level, 1), format->side);
+    uint64_t slices = larger_of(deep ? array->Depth >> level : array->Depth, 1);
     uint64_t row_bytes = padded(times(width, element), ROW_UNIT);
     rows = padded(rows, deep ? BLOCK_ROWS : block_for(rows, BLOCK_ROWS, MOST_ROWS));
     slices = deep ? padded(slices, block_for(slices, 1, MOST_SLICES)) : slices;

@@ -8,11 +8,8 @@
 #include "core/reclaim/managed.h"
 
 struct owned {
-    enum owned_kind kind;
+    struct owned_coming of;
     uint64_t key;
-    struct context *context;
-    uint64_t generation; /* of the context */
-    struct unpooled taken;
     struct owned *next, *before;
 };
 
@@ -21,15 +18,15 @@ struct owned {
 static int by_key(const void *one, const void *other)
 {
     const struct owned *a = one, *b = other;
-    if (a->kind != b->kind)
-        return a->kind < b->kind ? -1 : 1;
+    if (a->of.kind != b->of.kind)
+        return a->of.kind < b->of.kind ? -1 : 1;
     return (a->key > b->key) - (a->key < b->key);
 }
 
 static struct owned *find(struct unpooled_memory *memory, enum owned_kind kind, uint64_t key)
 {
     lock_must_be_held(&memory->lock);
-    struct owned wanted = {.kind = kind, .key = key};
+    struct owned wanted = {.of.kind = kind, .key = key};
     void *found = tfind(&wanted, &memory->owned_by_key, by_key);
     return found ? *(struct owned **)found : NULL;
 }
@@ -59,7 +56,7 @@ static bool put_in(struct unpooled_memory *memory, struct owned *owned)
 
 static void forget(struct owned *owned)
 {
-    unpooled_return(&owned->taken);
+    unpooled_return(&owned->of.taken);
     free(owned);
 }
 
@@ -105,7 +102,8 @@ static bool add(struct pool *pool, struct owned *owned)
 {
     struct unpooled_memory *memory = unpooled_of(pool);
     lock_take(&memory->lock, LOCK_UNPOOLED);
-    bool added = context_generation(owned->context) == owned->generation && put_in(memory, owned);
+    bool added =
+        context_generation(owned->of.context) == owned->of.generation && put_in(memory, owned);
     lock_give(&memory->lock);
     return added;
 }
@@ -123,11 +121,7 @@ void owned_began(struct pool *pool, struct owned_coming *coming, bool done, uint
     if (owned) {
         unpooled_given(&coming->taken);
         forget_key(pool, coming->kind, key);
-        *owned = (struct owned){.kind = coming->kind,
-                                .key = key,
-                                .context = coming->context,
-                                .generation = coming->generation,
-                                .taken = coming->taken};
+        *owned = (struct owned){.of = *coming, .key = key};
     }
     if (owned && add(pool, owned))
         return;
@@ -180,7 +174,7 @@ static void ended(struct pool *pool, struct context *context)
     lock_take(&memory->lock, LOCK_UNPOOLED);
     for (struct owned *owned = memory->owned, *next; owned; owned = next) {
         next = owned->next;
-        if (owned->context != context)
+        if (owned->of.context != context)
             continue;
         take_out(memory, owned);
         owned->next = gone;

@@ -15,31 +15,23 @@ bool unpooled_is_counted(struct pool *pool, struct device *device)
 }
 
 /* All accesses to counters here are relaxed: they order nothing. */
-static bool reserve(struct pool *pool, const struct unpooled *taken)
-{
-    uint64_t since = 0;
-    enum failure failure;
-    if (!reserve_take(pool, taken->device, taken->bytes, false, &since, &failure))
-        return false;
-    atomic_fetch_add_explicit(&taken->device->unpooled_bytes[taken->kind], taken->bytes,
-                              memory_order_relaxed);
-    return true;
-}
-
 bool unpooled_take(struct pool *pool, struct device *device, enum unpooled_kind kind,
                    uint64_t bytes, struct unpooled *taken)
 {
+    uint64_t since = 0;
+    enum failure failure;
     *taken = (struct unpooled){.kind = kind};
     /* The driver refuses such calls in a host function, and more than any machine has. */
     if (!bytes || !unpooled_is_counted(pool, device) || is_in_host_function(pool) ||
         (bytes > MOST_BYTES && !device_is_limited(device)))
         return true;
+    if (!reserve_take(pool, device, bytes, false, &since, &failure)) {
+        atomic_fetch_add_explicit(&device->unpooled[kind].refused, 1, memory_order_relaxed);
+        return false;
+    }
+    atomic_fetch_add_explicit(&device->unpooled_bytes[kind], bytes, memory_order_relaxed);
     *taken = (struct unpooled){device, kind, false, bytes};
-    if (reserve(pool, taken))
-        return true;
-    atomic_fetch_add_explicit(&device->unpooled[kind].refused, 1, memory_order_relaxed);
-    *taken = (struct unpooled){.kind = kind};
-    return false;
+    return true;
 }
 
 void unpooled_given(struct unpooled *taken)

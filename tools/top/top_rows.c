@@ -49,13 +49,17 @@ static struct top_row *add_row(struct top_rows *rows)
     return row;
 }
 
+/* A cell is "-" where nothing else is known. */
+static void fill_with_dashes(struct top_row *row, enum top_column first, enum top_column last)
+{
+    for (enum top_column column = first; column <= last; column++)
+        snprintf(row->cells[column], READABLE_BYTES, "-");
+}
+
 static void fill_rate(double rate, char cell[READABLE_BYTES])
 {
-    if (rate < 0) {
-        snprintf(cell, READABLE_BYTES, "-");
-        return;
-    }
-    readable_count(rate < 1e18 ? (uint64_t)(rate + 0.5) : UINT64_C(1000000000000000000), cell);
+    if (rate >= 0)
+        readable_count(rate < 1e18 ? (uint64_t)(rate + 0.5) : UINT64_C(1000000000000000000), cell);
 }
 
 static void fill_rates(struct top_row *row, const struct rates *rates)
@@ -63,15 +67,12 @@ static void fill_rates(struct top_row *row, const struct rates *rates)
     double share = hit_share(rates);
 
     row->rates = *rates;
+    fill_with_dashes(row, TOP_REQUESTS, TOP_LIVE);
     fill_rate(rates->requests, row->cells[TOP_REQUESTS]);
     fill_rate(rates->misses, row->cells[TOP_MISSES]);
     if (share >= 0)
         snprintf(row->cells[TOP_HITS], READABLE_BYTES, "%d%%", (int)(100 * share));
-    else
-        snprintf(row->cells[TOP_HITS], READABLE_BYTES, "-");
-    if (rates->is_live_unknown)
-        snprintf(row->cells[TOP_LIVE], READABLE_BYTES, "-");
-    else
+    if (!rates->is_live_unknown)
         readable_bytes(rates->live, row->cells[TOP_LIVE]);
     readable_bytes(rates->cached, row->cells[TOP_CACHED]);
     readable_bytes(rates->pending, row->cells[TOP_PENDING]);
@@ -119,17 +120,6 @@ static void fill_limit(struct top_row *row, const struct watched *watched)
 
     if (least != UINT64_MAX)
         readable_bytes(least, row->cells[TOP_LIMIT]);
-    else
-        snprintf(row->cells[TOP_LIMIT], READABLE_BYTES, "-");
-}
-
-/* Without figures, nothing tells when the process started its pool. */
-static void fill_ran(struct top_row *row, const struct watched *watched)
-{
-    if (watched->has_figures)
-        readable_time((uint64_t)(watched->report->process.wall_seconds * 1e9), row->cells[TOP_RAN]);
-    else
-        snprintf(row->cells[TOP_RAN], READABLE_BYTES, "-");
 }
 
 static int add_process(struct top_rows *rows, const struct watched *watched)
@@ -140,16 +130,16 @@ static int add_process(struct top_rows *rows, const struct watched *watched)
 
     if (row == NULL)
         return -1;
+    fill_with_dashes(row, TOP_RAN, TOP_LIMIT);
     row->number = (uint64_t)process->pid;
     row->process = watched->identity;
     snprintf(row->cells[TOP_NAME], READABLE_BYTES, "%lld", (long long)process->pid);
     snprintf(row->cells[TOP_RANK], READABLE_BYTES, "%.16s", process->rank[0] ? process->rank : "-");
-    fill_ran(row, watched);
     fill_rates(row, &rates);
-    if (watched->has_figures)
+    if (watched->has_figures) {
+        readable_time((uint64_t)(process->wall_seconds * 1e9), row->cells[TOP_RAN]);
         readable_bytes(rates.unpooled, row->cells[TOP_UNPOOLED]);
-    else
-        snprintf(row->cells[TOP_UNPOOLED], READABLE_BYTES, "-");
+    }
     fill_limit(row, watched);
     fill_neighbours(row, watched);
     snprintf(row->text, sizeof(row->text), "%.255s",
@@ -226,20 +216,11 @@ static int add_other(struct top_rows *rows, const struct process_identity *proce
 /* --- order --------------------------------------------------------------------------------------
  */
 
-static int compare_numbers(uint64_t a, uint64_t b)
-{
-    return (a > b) - (a < b);
-}
-
-static int compare_reals(double a, double b)
-{
-    return (a > b) - (a < b);
-}
+#define ORDER(a, b) (((a) > (b)) - ((a) < (b)))
 
 static int compare_by_number(const void *one, const void *other)
 {
-    return compare_numbers(((const struct top_row *)one)->number,
-                           ((const struct top_row *)other)->number);
+    return ORDER(((const struct top_row *)one)->number, ((const struct top_row *)other)->number);
 }
 
 /* Rows that compare equal are in the order of their numbers, so that they keep their places. */
@@ -251,10 +232,10 @@ static int compare_by_number(const void *one, const void *other)
         return order != 0 ? order : compare_by_number(one, other);                                 \
     }
 
-COMPARE(compare_by_requests, compare_reals(b->rates.requests, a->rates.requests))
-COMPARE(compare_by_hits, compare_reals(hit_share(&b->rates), hit_share(&a->rates)))
-COMPARE(compare_by_memory, compare_numbers(memory_of(&b->rates), memory_of(&a->rates)))
-COMPARE(compare_by_cached, compare_numbers(b->rates.cached, a->rates.cached))
+COMPARE(compare_by_requests, ORDER(b->rates.requests, a->rates.requests))
+COMPARE(compare_by_hits, ORDER(hit_share(&b->rates), hit_share(&a->rates)))
+COMPARE(compare_by_memory, ORDER(memory_of(&b->rates), memory_of(&a->rates)))
+COMPARE(compare_by_cached, ORDER(b->rates.cached, a->rates.cached))
 COMPARE(compare_by_name, strcmp(a->text, b->text))
 
 /* Sorts the rows from first on. */
