@@ -137,13 +137,14 @@ def objects_of(build, texts):
 
 
 def definer_for(source, definers):
-    """Whose definition a source gets: its own tree's, or else the core's."""
+    """Whose definition a source gets: its own tree's, or else the core's. The tool has no part of the
+    preload object, so what only the shim defines, such as dlsym, is the C library's there: None."""
     tree = source.split("/")[0]
     rank = [definer.split("/")[0] for definer in definers]
     for wanted in (tree, "core"):
         if wanted in rank:
             return definers[rank.index(wanted)]
-    return definers[0]
+    return None if tree == "tools" else definers[0]
 
 
 def uses_by_symbol(build, texts, places):
@@ -156,8 +157,9 @@ def uses_by_symbol(build, texts, places):
     for name in sorted(objects):
         for symbol in sorted(symbols[name][1] & definers.keys()):
             user, definer = objects[name], definer_for(objects[name], definers[symbol])
-            yield Use(file_of(user), file_of(definer), symbol, places.use(user, symbol),
-                      places.definition(definer, symbol))
+            if definer is not None:
+                yield Use(file_of(user), file_of(definer), symbol, places.use(user, symbol),
+                          places.definition(definer, symbol))
 
 
 class Places:
