@@ -160,8 +160,11 @@ static bool show_surroundings(struct pool *pool, struct device *device)
     note_board(pool);
     device->neighbours = figures_neighbours(&pool->figures, device->ordinal);
     device->unpooled = figures_unpooled(&pool->figures, device->ordinal);
+    device->limits_told = figures_limits(&pool->figures, device->ordinal);
+    if (device->limits_told)
+        figures_change_limits(device->limits_told, &limits);
     return pool->housekeeper_counters && device->neighbours && device->unpooled &&
-           figures_limits(&pool->figures, device->ordinal, &limits);
+           device->limits_told;
 }
 
 /* False where memory is short. */
@@ -263,7 +266,7 @@ static void change_limits(struct pool *pool, struct device *device)
     replace_limit(&pool->figures, set[BOARD_LIMIT_OF_GROUP], &limits.group_bytes,
                   limits.group_from);
     set_limits(device, &limits);
-    figures_limits(&pool->figures, device->ordinal, &limits);
+    figures_change_limits(device->limits_told, &limits);
 }
 
 void device_change_limits(struct pool *pool, struct device *device)

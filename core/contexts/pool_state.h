@@ -66,9 +66,16 @@ struct device {
     /* Bytes of managed memory requested since the pool last looked for room. Relaxed: it only
      * chooses which thread looks. */
     _Atomic uint64_t managed_due;
-    struct kind_counters *memory;          /* in the figures; set before the device is listed */
-    struct neighbour_counters *neighbours; /* in the figures; set before the device is listed */
-    struct unpooled_counters *unpooled;    /* as neighbours; one for each unpooled_kind */
+
+    /* ---- in the figures; set before the device is listed ---- */
+
+    struct kind_counters *memory;
+    struct neighbour_counters *neighbours;
+    struct unpooled_counters *unpooled; /* one for each unpooled_kind */
+    struct figures_limits *limits_told; /* changed under the registry's lock */
+
+    /* ---- what is on its way, short, or asked of other processes ---- */
+
     /* Bytes that threads are returning to the driver. A thread adds them before they leave the sums
      * of free bytes, and subtracts them once the driver has them. A release fence follows the
      * addition and pairs with the acquire fence in kept_or_returning

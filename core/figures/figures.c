@@ -234,10 +234,17 @@ struct graph_counters *figures_graphs(struct figures *figures)
     return added ? &added->counters : NULL;
 }
 
-bool figures_limits(struct figures *figures, int device, const struct device_limits *limits)
+struct figures_limits *figures_limits(struct figures *figures, int device)
 {
-    struct figures_limits record = {.device = device, .limits = *limits};
+    struct figures_limits record = {.device = device};
     return add(figures, &record.record, FIGURES_LIMITS, sizeof record, sizeof record);
+}
+
+void figures_change_limits(struct figures_limits *record, const struct device_limits *limits)
+{
+    uint64_t changes = counter_get(&record->changes) + 1;
+    record->limits[changes % 2] = *limits;
+    atomic_store_explicit(&record->changes, changes, memory_order_release);
 }
 
 void figures_note_board(struct housekeeper_counters *housekeeper, const char *why)

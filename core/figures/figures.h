@@ -74,8 +74,12 @@ void figures_start(struct figures *figures);
  * device. False where memory is short. */
 bool figures_device(struct figures *figures, const struct figures_device *device);
 
-/* Adds the limits of the process's memory on the device. False where memory is short. */
-bool figures_limits(struct figures *figures, int device, const struct device_limits *limits);
+/* Adds a record for the limits of the process's memory on the device, which says that there are
+ * none. NULL where memory is short. */
+struct figures_limits *figures_limits(struct figures *figures, int device);
+
+/* One thread at a time changes a record. */
+void figures_change_limits(struct figures_limits *record, const struct device_limits *limits);
 
 /* Each of these adds a record and returns its zeroed counters, whose address never changes. NULL
  * only where memory is short. */

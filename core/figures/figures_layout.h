@@ -144,11 +144,14 @@ struct figures_graphs {
     struct graph_counters counters;
 };
 
-/* The limits of the process's memory on a device. */
+/* The limits of the process's memory on a device: those in force are limits[changes % 2]. The
+ * release store of changes follows the stores of its limits. A reader that two changes overtake
+ * may find a mix. */
 struct figures_limits {
     struct figures_record record;
     int64_t device;
-    struct device_limits limits;
+    counter changes;
+    struct device_limits limits[2];
 };
 
 /* Room for about thirteen thousand buckets. Pages that are never used take no memory. */

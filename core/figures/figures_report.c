@@ -337,7 +337,8 @@ static void take_surroundings(const struct figures_record *record,
     if (record->type == FIGURES_NEIGHBOURS && neighbours->device == out->ordinal)
         take_neighbours(&neighbours->counters, records->started, &out->neighbours);
     if (record->type == FIGURES_LIMITS && limits->device == out->ordinal)
-        out->limits = limits->limits;
+        out->limits =
+            limits->limits[atomic_load_explicit(&limits->changes, memory_order_acquire) % 2];
 }
 
 static void take_record(const struct figures_record *record, struct device_records *records,

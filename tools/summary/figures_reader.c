@@ -214,10 +214,13 @@ static int check_records(const struct document *document, struct figures_copy *c
                                      device->ordinal);
             terminate(device->name, sizeof(device->name));
         } else if (record->type == FIGURES_LIMITS) {
-            struct figures_limits *limits = (void *)record;
-            terminate(limits->limits.device_from, sizeof(limits->limits.device_from));
-            terminate(limits->limits.group_from, sizeof(limits->limits.group_from));
-            terminate(limits->limits.group, sizeof(limits->limits.group));
+            for (int i = 0; i < 2; i++) {
+                struct device_limits *limits =
+                    &((struct figures_limits *)(void *)record)->limits[i];
+                terminate(limits->device_from, sizeof(limits->device_from));
+                terminate(limits->group_from, sizeof(limits->group_from));
+                terminate(limits->group, sizeof(limits->group));
+            }
         } else if (record->type == FIGURES_SETTINGS && !has_settings) {
             if (take_settings(document, &settings->settings, &copy->settings) != 0)
                 return -1;

@@ -361,11 +361,27 @@ Test(figures, limits_are_of_their_device, .init = start_figures)
     describe_device(1);
     struct device_limits none = {.device_bytes = UINT64_MAX, .group_bytes = UINT64_MAX};
     struct device_limits some = {4096, UINT64_MAX, "GPU_MEMORY_LIMIT", "", ""};
-    cr_assert(figures_limits(&figures, 0, &none));
-    cr_assert(figures_limits(&figures, 1, &some));
+    figures_change_limits(figures_limits(&figures, 0), &none);
+    figures_change_limits(figures_limits(&figures, 1), &some);
     struct report *report = report_of_figures(0);
     cr_expect_str_eq(report->devices[0].limits.device_from, "");
     cr_expect_arr_eq(&report->devices[1].limits, &some, sizeof some);
+    report_free(report);
+}
+
+Test(figures, limits_that_change_for_ever_take_no_room, .init = start_figures)
+{
+    describe_device(0);
+    struct figures_limits *record = figures_limits(&figures, 0);
+    uint64_t used = counter_get(&figures_header(&figures)->used);
+    struct device_limits limits = {.group_bytes = UINT64_MAX};
+    for (uint64_t i = 1; i <= 100001; i++) {
+        limits.device_bytes = i;
+        figures_change_limits(record, &limits);
+    }
+    cr_expect_eq(counter_get(&figures_header(&figures)->used), used);
+    struct report *report = report_of_figures(0);
+    cr_expect_eq(report->devices[0].limits.device_bytes, 100001);
     report_free(report);
 }
 
