@@ -32,15 +32,11 @@ static uint64_t word_of(uint64_t token, uint64_t steps)
     return (token & ~STEPS_MASK) | steps;
 }
 
-/* Returns the limit that the word sets for the process with this token; 0: none. */
-static uint64_t steps_for(uint64_t word, uint64_t token)
-{
-    return (word & ~STEPS_MASK) == (token & ~STEPS_MASK) ? word & STEPS_MASK : 0;
-}
-
+/* Returns the limit that is set for the process with this token; 0: none. */
 static uint64_t steps_in(const struct board_slot *slot, enum board_limit limit, uint64_t token)
 {
-    return steps_for(atomic_load_explicit(&slot->limits[limit], memory_order_seq_cst), token);
+    uint64_t word = atomic_load_explicit(&slot->limits[limit], memory_order_seq_cst);
+    return (word & ~STEPS_MASK) == (token & ~STEPS_MASK) ? word & STEPS_MASK : 0;
 }
 
 static uint64_t bytes_of(uint64_t steps)
@@ -81,16 +77,6 @@ static void replace(struct board_slot *slot, enum board_limit limit, uint64_t be
         atomic_fetch_add(&slot->limit_changes, 1);
 }
 
-/* Stores the word, if no other thread or process stores one meanwhile. Returns whether it was
- * another one. */
-static bool store(struct board_slot *slot, enum board_limit limit, uint64_t word)
-{
-    uint64_t before = atomic_load_explicit(&slot->limits[limit], memory_order_seq_cst);
-    if (before != word)
-        replace(slot, limit, before, word);
-    return before != word;
-}
-
 /* Returns how many living processes are meant. *changed: whether one had another word. */
 static unsigned set_once(const struct board_probe *probe, const struct board_process *process,
                          enum board_limit limit, uint64_t steps, bool *changed)
@@ -105,10 +91,13 @@ static unsigned set_once(const struct board_probe *probe, const struct board_pro
             !board_has_token(slot, token))
             continue;
         meant++;
-        if (store(slot, limit, word_of(token, steps))) {
-            *changed = true;
-            board_wake(slot);
-        }
+        uint64_t word = word_of(token, steps);
+        uint64_t before = atomic_load_explicit(&slot->limits[limit], memory_order_seq_cst);
+        if (before == word)
+            continue;
+        replace(slot, limit, before, word);
+        *changed = true;
+        board_wake(slot);
     }
     return meant;
 }

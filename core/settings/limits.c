@@ -14,9 +14,6 @@
 #include "core/base/numbers.h"
 #include "core/base/one_line.h"
 
-#define GPU_VARIABLE   "GPU_MEMORY_LIMIT"
-#define EVERY_VARIABLE "CUDA_DEVICE_MEMORY_LIMIT"
-
 struct reader {
     char *(*environment)(const char *name);
     limits_complaint *complain; /* NULL after the first complaint */
@@ -112,25 +109,19 @@ static uint64_t read_variable(struct reader *reader, const char *name)
 
 /* ---- all of them ---- */
 
+static void name_variable(unsigned number, char name[LIMIT_NAME_BYTES])
+{
+    if (number < LIMITS_OF_EACH)
+        strcpy(name, number == LIMITS_GPU ? "GPU_MEMORY_LIMIT" : "CUDA_DEVICE_MEMORY_LIMIT");
+    else
+        snprintf(name, LIMIT_NAME_BYTES, "CUDA_DEVICE_MEMORY_LIMIT_%u", number - LIMITS_OF_EACH);
+}
+
 /* Whether the container's owner has switched HAMi's control off. */
 static bool is_switched_off(const struct reader *reader)
 {
     const char *value = reader->environment ? reader->environment("CUDA_DISABLE_CONTROL") : NULL;
     return value && is_word(value, "true");
-}
-
-/* Reads HAMi's variables. Returns whether any sets a limit. */
-static bool read_device_limits(struct reader *reader, struct limits *limits)
-{
-    char name[LIMIT_NAME_BYTES];
-    limits->every = read_variable(reader, EVERY_VARIABLE);
-    bool limited = limits->every != 0;
-    for (unsigned i = 0; i < LIMITS_DEVICES; i++) {
-        snprintf(name, sizeof name, EVERY_VARIABLE "_%u", i);
-        limits->each[i] = read_variable(reader, name);
-        limited = limited || limits->each[i];
-    }
-    return limited;
 }
 
 /* Names the group of a container. Containers of one pod share /dev/shm, and other containers of one
@@ -151,17 +142,10 @@ bool limits_variable(const struct limits *limits, unsigned number, struct limit_
     *variable = (struct limit_variable){.device = -1};
     if (number >= LIMITS_VARIABLES)
         return false;
-    if (number == 0) {
-        variable->bytes = limits->gpu;
-        snprintf(variable->name, sizeof variable->name, "%s", GPU_VARIABLE);
-    } else if (number == 1) {
-        variable->bytes = limits->every;
-        snprintf(variable->name, sizeof variable->name, "%s", EVERY_VARIABLE);
-    } else {
-        variable->device = (int)number - 2;
-        variable->bytes = limits->each[variable->device];
-        snprintf(variable->name, sizeof variable->name, EVERY_VARIABLE "_%d", variable->device);
-    }
+    name_variable(number, variable->name);
+    variable->bytes = limits->bytes[number];
+    if (number >= LIMITS_OF_EACH)
+        variable->device = (int)(number - LIMITS_OF_EACH);
     return true;
 }
 
@@ -169,11 +153,15 @@ void limits_read(struct limits *limits, const struct settings *settings,
                  char *(*environment)(const char *name), limits_complaint *complain)
 {
     struct reader reader = {environment, complain};
+    bool limited = false;
+    unsigned count = is_switched_off(&reader) ? LIMITS_EVERY : LIMITS_VARIABLES;
     memset(limits, 0, sizeof *limits);
-    limits->gpu = read_variable(&reader, GPU_VARIABLE);
-    bool limited = limits->gpu != 0;
-    if (!is_switched_off(&reader) && read_device_limits(&reader, limits))
-        limited = true;
+    for (unsigned number = 0; number < count; number++) {
+        char name[LIMIT_NAME_BYTES];
+        name_variable(number, name);
+        limits->bytes[number] = read_variable(&reader, name);
+        limited |= limits->bytes[number] != 0;
+    }
     if (settings->limits.group[0] != '\0')
         memcpy(limits->group, settings->limits.group, sizeof limits->group);
     else if (limited && settings->neighbours.enabled)
@@ -185,17 +173,14 @@ void limits_read(struct limits *limits, const struct settings *settings,
 static uint64_t limit_of_container(const struct limits *limits, int ordinal,
                                    char name[LIMIT_NAME_BYTES])
 {
-    uint64_t bytes = limits->every;
-    snprintf(name, LIMIT_NAME_BYTES, "%s", EVERY_VARIABLE);
-    if (ordinal >= 0 && (unsigned)ordinal < LIMITS_DEVICES && limits->each[ordinal]) {
-        bytes = limits->each[ordinal];
-        snprintf(name, LIMIT_NAME_BYTES, EVERY_VARIABLE "_%d", ordinal);
-    }
-    if (limits->gpu && (!bytes || limits->gpu < bytes)) {
-        bytes = limits->gpu;
-        snprintf(name, LIMIT_NAME_BYTES, "%s", GPU_VARIABLE);
-    }
-    return bytes ? bytes : UINT64_MAX;
+    const uint64_t *bytes = limits->bytes;
+    unsigned number = LIMITS_EVERY, own = LIMITS_OF_EACH + (unsigned)ordinal;
+    if (ordinal >= 0 && own < LIMITS_VARIABLES && bytes[own])
+        number = own;
+    if (bytes[LIMITS_GPU] && (!bytes[number] || bytes[LIMITS_GPU] < bytes[number]))
+        number = LIMITS_GPU;
+    name_variable(number, name);
+    return bytes[number] ? bytes[number] : UINT64_MAX;
 }
 
 /* Settings have a dot in their names, and variables have none. */

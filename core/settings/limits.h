@@ -29,13 +29,16 @@
  * megabytes or gigabytes. */
 #define LIMIT_LEAST (UINT64_C(1) << 20)
 
-/* The limits in the environment. Bytes; 0: none. */
+/* The variables by number: GPU_MEMORY_LIMIT, CUDA_DEVICE_MEMORY_LIMIT, and from LIMITS_OF_EACH on
+ * CUDA_DEVICE_MEMORY_LIMIT_<device>. */
+enum { LIMITS_GPU, LIMITS_EVERY, LIMITS_OF_EACH };
+#define LIMITS_VARIABLES (LIMITS_OF_EACH + LIMITS_DEVICES)
+
+/* The limits in the environment. */
 struct limits {
-    uint64_t gpu;                    /* GPU_MEMORY_LIMIT */
-    uint64_t every;                  /* CUDA_DEVICE_MEMORY_LIMIT */
-    uint64_t each[LIMITS_DEVICES];   /* CUDA_DEVICE_MEMORY_LIMIT_<device> */
-    char group[SETTINGS_NAME_BYTES]; /* the process's group, from the settings or else for the
-                                        container; empty: none */
+    uint64_t bytes[LIMITS_VARIABLES]; /* 0: none */
+    char group[SETTINGS_NAME_BYTES];  /* the process's group, from the settings or else for the
+                                         container; empty: none */
 };
 
 /* The limits in force on one device. */
@@ -57,7 +60,6 @@ void limits_read(struct limits *limits, const struct settings *settings,
 
 /* Writes the limit variable of this number, from 0 on: its name, its value, and its device. Device
  * -1 means every device that has no variable of its own. False after the last variable. */
-#define LIMITS_VARIABLES (LIMITS_DEVICES + 2)
 struct limit_variable {
     char name[LIMIT_NAME_BYTES];
     uint64_t bytes; /* 0: it sets no limit */

@@ -86,7 +86,7 @@ Test(limits, without_an_environment)
     set("GPU_MEMORY_LIMIT", "1g");
     limits_read(&limits, &settings, NULL, NULL);
     cr_expect_str_eq(limits.group, "job-7");
-    cr_expect_eq(limits.gpu, 0);
+    cr_expect_eq(limits.bytes[LIMITS_GPU], 0);
 }
 
 Test(limits, sizes_are_spelled_as_schedulers_do)
