@@ -76,30 +76,23 @@ HOOK(cuMipmappedArrayCreate,
                       real->cuMipmappedArrayCreate(array, descriptor, levels));
 }
 
-/* What the call is about to free; NULL: nothing that is counted. */
-static struct owned *array_ends(enum owned_kind kind, const void *array)
-{
-    struct pool *pool = pool_to_tell();
-    return pool ? owned_end_begins(pool, kind, (uintptr_t)array) : NULL;
-}
-
-static CUresult array_ended(struct owned *array, CUresult result)
-{
-    if (array)
-        owned_ended(pool_to_tell(), array, result == CUDA_SUCCESS);
-    return result;
-}
-
 HOOK(cuArrayDestroy, (CUarray array))
 {
-    struct owned *owned = array_ends(OWNED_ARRAY, array);
-    return array_ended(owned, real_driver()->cuArrayDestroy(array));
+    struct pool *pool = pool_to_tell();
+    struct owned *owned = pool ? owned_end_begins(pool, OWNED_ARRAY, (uintptr_t)array) : NULL;
+    CUresult result = real_driver()->cuArrayDestroy(array);
+    owned_ended(pool, owned, result == CUDA_SUCCESS);
+    return result;
 }
 
 HOOK(cuMipmappedArrayDestroy, (CUmipmappedArray array))
 {
-    struct owned *owned = array_ends(OWNED_MIPMAPPED_ARRAY, array);
-    return array_ended(owned, real_driver()->cuMipmappedArrayDestroy(array));
+    struct pool *pool = pool_to_tell();
+    struct owned *owned =
+        pool ? owned_end_begins(pool, OWNED_MIPMAPPED_ARRAY, (uintptr_t)array) : NULL;
+    CUresult result = real_driver()->cuMipmappedArrayDestroy(array);
+    owned_ended(pool, owned, result == CUDA_SUCCESS);
+    return result;
 }
 
 /* ---- physical memory ---- */
@@ -128,8 +121,7 @@ HOOK(cuMemRelease, (CUmemGenericAllocationHandle handle))
     struct pool *pool = pool_to_tell();
     struct physical *physical = pool ? physical_release_begins(pool, handle) : NULL;
     CUresult result = real_driver()->cuMemRelease(handle);
-    if (physical)
-        physical_released(pool, physical, result == CUDA_SUCCESS);
+    physical_released(pool, physical, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -139,8 +131,7 @@ HOOK(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *
     struct physical *physical =
         pool ? physical_retain_begins(pool, (CUdeviceptr)(uintptr_t)address) : NULL;
     CUresult result = real_driver()->cuMemRetainAllocationHandle(handle, address);
-    if (physical)
-        physical_retained(pool, physical, result == CUDA_SUCCESS);
+    physical_retained(pool, physical, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -150,8 +141,7 @@ HOOK(cuMemMap, (CUdeviceptr address, size_t bytes, size_t offset,
     struct pool *pool = pool_to_tell();
     struct physical *physical = pool ? physical_map_begins(pool, handle) : NULL;
     CUresult result = real_driver()->cuMemMap(address, bytes, offset, handle, flags);
-    if (physical)
-        physical_mapped(pool, physical, result == CUDA_SUCCESS, address, bytes);
+    physical_mapped(pool, physical, result == CUDA_SUCCESS, address, bytes);
     return result;
 }
 
@@ -160,7 +150,6 @@ HOOK(cuMemUnmap, (CUdeviceptr address, size_t bytes))
     struct pool *pool = pool_to_tell();
     struct mapping *mappings = pool ? physical_unmap_begins(pool, address, bytes) : NULL;
     CUresult result = real_driver()->cuMemUnmap(address, bytes);
-    if (mappings)
-        physical_unmapped(pool, mappings, result == CUDA_SUCCESS);
+    physical_unmapped(pool, mappings, result == CUDA_SUCCESS);
     return result;
 }

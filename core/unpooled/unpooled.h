@@ -11,7 +11,8 @@
  *
  * Functions come in pairs around a driver call of the program's. The first one finds what the call
  * is about, since another thread may have the same handle or address as soon as the driver has
- * freed it. The second one is told whether the call has succeeded.
+ * freed it. The second one is told whether the call has succeeded. Where nothing is counted, the
+ * first one returns NULL, and the second one does nothing.
  *
  * The unpooled lock guards all records. It is a leaf, and is not held across driver calls. A record
  * that finds no host memory is left out: then the memory is not counted.
