@@ -355,7 +355,8 @@ $(CONFIG): $(JSON_OBJECTS) $(BUILD)/core.a
 	$(Q)$(LINK) -shared -Wl,-soname,$(@F) -Wl,--version-script,$@.map -Wl,-z,defs $^ -o $@ -ljansson -pthread -ldl
 
 # Only the command draws on terminals: ncurses has no business in other people's processes.
-TOOL_LIBRARIES = -ljansson $(NCURSES) -pthread -ldl
+# libdl as in the preload object.
+TOOL_LIBRARIES = -ljansson $(NCURSES) -pthread -Wl,--no-as-needed -l:libdl.so.2
 # Its start files' call of libc is ours: see tools/run/first_glibc.c.
 $(TOOL): $(TOOL_OBJECTS) $(BUILD)/core.a
 	$(say) LINK $@

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#include "glibc_compat.h"
+#include "core/base/glibc_compat.h"
 
 static const char *const entry_names[ENTRY_COUNT] = {
 #define ENTRY_POINT(name, parameters) [ENTRY_##name] = #name,

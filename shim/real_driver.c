@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "glibc_compat.h"
+#include "core/base/glibc_compat.h"
 
 #define DRIVER_SONAME "libcuda.so.1"
 #define ADDRESS_SLOTS 512 /* a power of two, at least twice ENTRY_COUNT */

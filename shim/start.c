@@ -22,7 +22,7 @@
 #include "core/base/clock.h"
 #include "core/base/file_pattern.h"
 #include "core/base/process.h"
-#include "glibc_compat.h"
+#include "core/base/glibc_compat.h"
 #include "lookup.h"
 #include "real_driver.h"
 #include "report_at_exit.h"

@@ -112,7 +112,8 @@ static uint64_t read_variable(struct reader *reader, const char *name)
 static void name_variable(unsigned number, char name[LIMIT_NAME_BYTES])
 {
     if (number < LIMITS_OF_EACH)
-        strcpy(name, number == LIMITS_GPU ? "GPU_MEMORY_LIMIT" : "CUDA_DEVICE_MEMORY_LIMIT");
+        snprintf(name, LIMIT_NAME_BYTES, "%s",
+                 number == LIMITS_GPU ? "GPU_MEMORY_LIMIT" : "CUDA_DEVICE_MEMORY_LIMIT");
     else
         snprintf(name, LIMIT_NAME_BYTES, "CUDA_DEVICE_MEMORY_LIMIT_%u", number - LIMITS_OF_EACH);
 }

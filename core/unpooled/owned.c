@@ -188,14 +188,6 @@ static void ended(struct pool *pool, struct context *context)
     }
 }
 
-/* Past a limit, memory of graphs makes room. device NULL: the driver lacks the memory, and has
- * looked there itself. */
-static uint64_t give_back(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    (void)bytes;
-    return device ? unpooled_trim_graphs(pool, device) : 0;
-}
-
 static bool starts(struct pool *pool)
 {
     struct unpooled_memory *memory = calloc(1, sizeof *memory);
@@ -211,7 +203,6 @@ const struct kind unpooled_memory = {
     .number = KIND_UNPOOLED,
     .starts = starts,
     .ended = ended,
-    .give_back = give_back,
     .freed_outside = freed_outside,
     .forget_address = forget_address,
 };

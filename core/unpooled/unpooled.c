@@ -65,20 +65,16 @@ static uint64_t bytes_of_graphs(const struct device *device)
 }
 
 /* Threads may store their answers in another order than they got them. The next call puts that
- * right. */
-static void set_graphs(struct pool *pool, struct device *device, uint64_t bytes)
+ * right. For a moment both numbers count, so that no sum falls below 0. */
+static void set_graphs(struct device *device, uint64_t bytes)
 {
     struct unpooled_counters *counters = &device->unpooled[UNPOOLED_GRAPHS];
-    lock_take(&unpooled_of(pool)->lock, LOCK_UNPOOLED);
+    device_reserve(device, bytes);
     uint64_t before = atomic_exchange_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], bytes,
                                                memory_order_relaxed);
     counter_set(&counters->bytes, bytes);
     counter_raise_shared(&counters->peak_bytes, bytes);
-    if (bytes > before)
-        device_reserve(device, bytes - before);
-    else
-        device_unreserve(device, before - bytes);
-    lock_give(&unpooled_of(pool)->lock);
+    device_unreserve(device, before);
 }
 
 static void ask_about_graphs(struct pool *pool, struct device *device)
@@ -87,7 +83,7 @@ static void ask_about_graphs(struct pool *pool, struct device *device)
     CUresult result = pool->driver->cuDeviceGetGraphMemAttribute(
         device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
     if (result == CUDA_SUCCESS && bytes != bytes_of_graphs(device))
-        set_graphs(pool, device, bytes);
+        set_graphs(device, bytes);
 }
 
 void unpooled_follow_graphs(struct pool *pool)
@@ -101,16 +97,4 @@ void unpooled_follow_graphs(struct pool *pool)
         if (unpooled_is_counted(pool, d) || bytes_of_graphs(d))
             ask_about_graphs(pool, d);
     leave_driver();
-}
-
-uint64_t unpooled_trim_graphs(struct pool *pool, struct device *device)
-{
-    uint64_t before = bytes_of_graphs(device);
-    if (before == 0 || !pool->driver->cuDeviceGraphMemTrim)
-        return 0;
-    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
-    pool->driver->cuDeviceGraphMemTrim(device->ordinal);
-    ask_about_graphs(pool, device);
-    leave_driver_relaxed(pool->driver, mode);
-    return rest_of(before, bytes_of_graphs(device));
 }

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 #include "shim/entries.h"
-#include "shim/glibc_compat.h"
+#include "core/base/glibc_compat.h"
 #include "shim/lookup.h"
 #include "shim/real_driver.h"
 

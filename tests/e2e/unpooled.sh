@@ -48,7 +48,7 @@ in_group() { # case...
     on_pool CUDAPOOL_REPORT=none SIMCUDA_MEMORY=1GiB "CUDAPOOL_CONFIG={\"version\": 1, $quiet,
         \"limits\": {\"group\": \"unpooled-$$\", \"group_bytes\": \"256MiB\"}}" -- "$programs/unpooled" "$@"
 }
-for case in sum lifetimes contexts threads; do
+for case in sum lifetimes contexts graphs threads; do
     expect "$case, of a group" in_group $case
 done
 

@@ -9,13 +9,7 @@
  */
 #include <stddef.h>
 
-#if defined(__x86_64__)
-#define FIRST_VERSION "GLIBC_2.2.5"
-#elif defined(__aarch64__)
-#define FIRST_VERSION "GLIBC_2.17"
-#else
-#error "cudapool knows the first glibc versions of x86-64 and aarch64 only"
-#endif
+#include "core/base/glibc_compat.h"
 
 typedef int main_function(int argc, char **argv, char **environment);
 typedef void other_function(void);
@@ -24,7 +18,7 @@ typedef void constructor(int argc, char **argv, char **environment);
 extern int first_libc_start_main(main_function *run, int argc, char **argv,
                                  main_function *construct, other_function *finish,
                                  other_function *finish_linker, void *stack_end);
-__asm__(".symver first_libc_start_main, __libc_start_main@" FIRST_VERSION);
+__asm__(".symver first_libc_start_main, __libc_start_main@" GLIBC_FIRST_VERSION);
 
 extern int __wrap___libc_start_main(main_function *run, int argc, char **argv,
                                     main_function *construct, other_function *finish,

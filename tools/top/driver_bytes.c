@@ -1,8 +1,11 @@
 #include "driver_bytes.h"
 
-#include <dlfcn.h>
 #include <stdbool.h>
 #include <stddef.h>
+
+#include "core/base/glibc_compat.h"
+
+GLIBC_SYMBOL_VERSION(dlsym, GLIBC_FIRST_VERSION);
 
 /* nvmlProcessInfo_t of driver 510 and later: functions with the suffix _v3. bytes is
  * NVML_VALUE_NOT_AVAILABLE, all bits set, where nobody counts them. */

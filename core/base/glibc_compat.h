@@ -1,14 +1,15 @@
 /*
- * Makes one shared object work with every glibc from 2.28 on.
+ * Makes one object or command work with every glibc from 2.28 on.
  *
  * The functions of libdl moved into libc.so.6 in glibc 2.34 and have that version there. An object
  * that asks for dlopen@GLIBC_2.34 kills every process that loads it on an older system. So this
  * file asks for the first version on each architecture, which every glibc still has.
  *
- * Included by the files of shim/ that call these functions. dlsym is not among them: see lookup.c.
+ * Included by the files that call these functions. Of the preload object dlsym is not among them:
+ * see shim/lookup.c.
  */
-#ifndef CUDAPOOL_SHIM_GLIBC_COMPAT_H
-#define CUDAPOOL_SHIM_GLIBC_COMPAT_H
+#ifndef CUDAPOOL_CORE_GLIBC_COMPAT_H
+#define CUDAPOOL_CORE_GLIBC_COMPAT_H
 
 #include <dlfcn.h>
 
