@@ -2992,6 +2992,7 @@ static const struct row {
     GRAPHS_ROW(spoiled_captures_give_allocations_back),
     GRAPHS_ROW(graph_memory_is_counted),
     GRAPHS_ROW(graph_memory_can_be_asked_about_at_any_time),
+    GRAPHS_ROW(graph_memory_is_trimmed_beside_work),
     ROW(both_lookups_give_one_address),
     ROW(unknown_names_are_not_found),
     ROW(memory_of_other_processes_is_missing),

@@ -433,6 +433,22 @@ void graph_memory_can_be_asked_about_at_any_time(void)
     CHECK(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == before);
 }
 
+/* Whether trimming waits for work is told, not judged: nothing is built on it. */
+void graph_memory_is_trimmed_beside_work(void)
+{
+    struct memory_graph made = make_graph(false, 0);
+    launch_and_wait(made.exec);
+    spin_then_verify(gpu.a, 100, made.address, WORDS, 7);
+    double began = now_ms();
+    SUCCEEDS(cuDeviceGraphMemTrim(gpu.device));
+    note("trimming beside work of 100 ms took %.1f ms", now_ms() - began);
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    spin_then_verify(gpu.a, 0, made.address, WORDS, 7);
+    SUCCEEDS(cuMemFreeAsync(made.address, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    drop_graph(&made);
+}
+
 /* An upload takes what a launch needs, and is no launch: nothing is to be freed after it. */
 void uploads_and_graph_memory(void)
 {

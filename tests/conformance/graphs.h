@@ -141,6 +141,7 @@ void moved_child_graphs_with_memory(void);
 void spoiled_captures_give_allocations_back(void);
 void graph_memory_is_counted(void);
 void graph_memory_can_be_asked_about_at_any_time(void);
+void graph_memory_is_trimmed_beside_work(void);
 void uploads_and_graph_memory(void);
 
 #endif
