@@ -18,8 +18,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "shim/entries.h"
 #include "core/base/glibc_compat.h"
+#include "shim/entries.h"
 #include "shim/lookup.h"
 #include "shim/real_driver.h"
 
