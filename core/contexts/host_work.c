@@ -125,8 +125,9 @@ static bool holds_host_work(struct pool *pool, CUgraph graph)
         driver->cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS)
         return true;
     CUgraphNode *nodes = calloc(count + 1, sizeof *nodes);
-    bool holds = !nodes || driver->cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS;
-    for (size_t i = 0, asked = holds ? 0 : count; i < asked; i++)
+    bool known = nodes && driver->cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS;
+    bool holds = !known;
+    for (size_t i = 0; known && i < count; i++)
         holds |= is_host_work(pool, nodes[i]);
     free(nodes);
     return holds;

@@ -64,17 +64,25 @@ static uint64_t bytes_of_graphs(const struct device *device)
     return atomic_load_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], memory_order_relaxed);
 }
 
-/* Threads may store their answers in another order than they got them. The next call puts that
- * right. For a moment both numbers count, so that no sum falls below 0. */
+/* Reserves what has come before it stores the number, and unreserves what has gone after that, so
+ * that no sum falls below 0. Where another thread stores its answer meanwhile, this one is dropped:
+ * the next call puts right which of the two was the older. */
 static void set_graphs(struct device *device, uint64_t bytes)
 {
     struct unpooled_counters *counters = &device->unpooled[UNPOOLED_GRAPHS];
-    device_reserve(device, bytes);
-    uint64_t before = atomic_exchange_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], bytes,
-                                               memory_order_relaxed);
+    uint64_t before = bytes_of_graphs(device), come = rest_of(bytes, before);
+    uint64_t gone = rest_of(before, bytes);
+    if (come)
+        device_reserve(device, come);
+    if (!atomic_compare_exchange_strong_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], &before,
+                                                 bytes, memory_order_relaxed,
+                                                 memory_order_relaxed)) {
+        device_unreserve(device, come);
+        return;
+    }
+    device_unreserve(device, gone);
     counter_set(&counters->bytes, bytes);
     counter_raise_shared(&counters->peak_bytes, bytes);
-    device_unreserve(device, before);
 }
 
 static void ask_about_graphs(struct pool *pool, struct device *device)
