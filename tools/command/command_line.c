@@ -41,16 +41,16 @@ int refuse_option(const char *command, const struct option *known, int option, c
                     nearest == NULL ? "" : "?");
 }
 
-int read_positive(const char *command, const char *name, const char *text, long long most,
-                  long long *number)
+int read_number(const char *command, const char *name, const char *text, long long least,
+                long long most, long long *number)
 {
     char *rest;
 
     errno = 0;
     *number = strtoll(text, &rest, 10);
-    if (*text >= '0' && *text <= '9' && *rest == '\0' && errno == 0 && *number > 0 &&
+    if (*text >= '0' && *text <= '9' && *rest == '\0' && errno == 0 && *number >= least &&
         *number <= most)
         return 0;
-    return complain("%s: %s: found \"%s\", allowed is a number from 1 to %lld", command, name, text,
-                    most);
+    return complain("%s: %s: found \"%s\", allowed is a number from %lld to %lld", command, name,
+                    text, least, most);
 }

@@ -12,9 +12,9 @@
 int refuse_option(const char *command, const struct option *known, int option, const char *word,
                   const char *allowed);
 
-/* Reads a whole number from 1 to most. Returns 0, or EXIT_BAD_INPUT after a complaint that names
- * the command and what the number is. */
-int read_positive(const char *command, const char *name, const char *text, long long most,
-                  long long *number);
+/* Reads a whole number from least, which is not negative, to most. Returns 0, or EXIT_BAD_INPUT
+ * after a complaint that names the command and what the number is. */
+int read_number(const char *command, const char *name, const char *text, long long least,
+                long long most, long long *number);
 
 #endif

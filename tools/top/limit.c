@@ -74,7 +74,7 @@ static int read_order(int argc, char **argv, struct order *order)
         return complain("limit: found %d words, allowed are PID SIZE, or --group NAME SIZE",
                         argc - optind);
     if (order->group == NULL)
-        status = read_positive("limit", "process", argv[optind], INT32_MAX, &order->pid);
+        status = read_number("limit", "process", argv[optind], 1, INT32_MAX, &order->pid);
     return status == 0 ? read_size(argv[argc - 1], &order->bytes) : status;
 }
 

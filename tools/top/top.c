@@ -179,7 +179,7 @@ static int read_operand(const char *operand, struct view *view)
         view->directory = operand;
         return 0;
     }
-    int result = read_positive("top", "process", operand, INT32_MAX, &pid);
+    int result = read_number("top", "process", operand, 1, INT32_MAX, &pid);
     view->pid = pid;
     return result;
 }
@@ -200,7 +200,7 @@ static int take_option(int option, const char *word, struct top_options *options
     case 's':
         return read_order(optarg, &options->order);
     case 'n':
-        status = read_positive("top", "--count", optarg, 1000000000, &count);
+        status = read_number("top", "--count", optarg, 1, 1000000000, &count);
         options->count = (unsigned long)count;
         return status;
     default:

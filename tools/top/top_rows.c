@@ -67,7 +67,6 @@ static void fill_rates(struct top_row *row, const struct rates *rates)
     double share = hit_share(rates);
 
     row->rates = *rates;
-    fill_with_dashes(row, TOP_REQUESTS, TOP_LIVE);
     fill_rate(rates->requests, row->cells[TOP_REQUESTS]);
     fill_rate(rates->misses, row->cells[TOP_MISSES]);
     if (share >= 0)
@@ -158,6 +157,7 @@ static int add_part(struct top_rows *rows, const char *name, const struct rates 
 
     if (row == NULL)
         return -1;
+    fill_with_dashes(row, TOP_REQUESTS, TOP_LIVE);
     row->number = place;
     snprintf(row->cells[TOP_NAME], READABLE_BYTES, "%s", name);
     fill_rates(row, rates);

@@ -220,7 +220,7 @@ static int read_pids(struct trim *trim)
 {
     for (int i = 0; i < trim->pid_count; i++) {
         long long pid;
-        int status = read_positive("trim", "process", trim->pids[i], INT32_MAX, &pid);
+        int status = read_number("trim", "process", trim->pids[i], 1, INT32_MAX, &pid);
         if (status != 0)
             return status;
     }

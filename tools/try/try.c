@@ -353,18 +353,6 @@ static int try_program(struct session *session)
 /* --- the command line ---------------------------------------------------------------------------
  */
 
-static int read_number(const char *option, const char *text, int least, int *number)
-{
-    char *end;
-    long value = strtol(text, &end, 10);
-
-    if (*text == '\0' || *end != '\0' || value < least || value > RUNS_MOST)
-        return complain("try: %s: found \"%s\", allowed is a number from %d to %d", option, text,
-                        least, RUNS_MOST);
-    *number = (int)value;
-    return 0;
-}
-
 /* Returns 0, or the exit status. */
 static int read_options(int argc, char **argv, struct pool_options *options,
                         struct session *session)
@@ -374,14 +362,15 @@ static int read_options(int argc, char **argv, struct pool_options *options,
                                           {"json", required_argument, NULL, 'j'},
                                           {0}};
     struct try *try = &session->try;
+    long long runs = try->runs, warming = try->warm_up;
     int option, status = 0;
 
     opterr = 0;
     while (status == 0 && (option = getopt_long(argc, argv, "+:n:", known, NULL)) != -1) {
         if (option == 'n')
-            status = read_number("-n", optarg, 1, &try->runs);
+            status = read_number("try", "-n", optarg, 1, RUNS_MOST, &runs);
         else if (option == 'w')
-            status = read_number("--warm-up", optarg, 0, &try->warm_up);
+            status = read_number("try", "--warm-up", optarg, 0, RUNS_MOST, &warming);
         else if (option == 'j')
             session->json = optarg;
         else if (!pool_options_take(options, option, optarg))
@@ -389,6 +378,8 @@ static int read_options(int argc, char **argv, struct pool_options *options,
                                    "allowed are -n NUMBER, --warm-up NUMBER, --json FILE, --config "
                                    "FILE and --set SETTING=VALUE");
     }
+    try->runs = (int)runs;
+    try->warm_up = (int)warming;
     try->setup.program = argv + optind;
     if (status == 0 && optind >= argc)
         status = complain("try: no program given; usage: cudapool try [OPTIONS] [--] PROGRAM "
