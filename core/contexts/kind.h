@@ -33,6 +33,16 @@ struct reclaim;
 #define KIND_UNPOOLED ((enum memory_kind)(MEMORY_KINDS + 1))
 #define KINDS_OF_POOL (MEMORY_KINDS + 2)
 
+/* The program's call inside which memory is returned. RELEASE_FOR_OTHERS: memory is returned for
+ * other processes, in any call or in none. Then the pool must wait for nothing of the program's,
+ * but others must get the memory at once. */
+enum release_place {
+    RELEASE_IN_FREE,
+    RELEASE_IN_ALLOCATION,
+    RELEASE_OUT_OF_MEMORY,
+    RELEASE_FOR_OTHERS
+};
+
 struct kind {
     const char *name;
     /* Its index in of_kind of a pool, a device and a context. Also its index in the figures,
@@ -123,17 +133,21 @@ struct kind {
     void (*forget_address)(struct pool *pool, CUdeviceptr address);
 
     /* ---- memory; no lock is held. device NULL means all devices, and host memory. A kind that
-     * is_the_machines gets give_back, changes and add_kept with device NULL only. While reclaim
-     * looks for host memory (RECLAIM_MACHINE), it calls give_back, changes and wait_for_the_rest of
+     * is_the_machines gets release, changes and add_kept with device NULL only. While reclaim
+     * looks for host memory (RECLAIM_MACHINE), it calls release, changes and wait_for_the_rest of
      * such kinds only. ---- */
 
     /* Memory has become short on the device, and this context was the first to find out. */
     void (*memory_is_short)(struct context *context);
     /* Asks the driver with a few queries which pending work has completed. May wait for 0.1 s. */
     void (*ask)(struct pool *pool, struct device *device);
-    /* For a thread that is out of memory: releases clean blocks to the driver until that many bytes
-     * are released. Returns the bytes released. */
-    uint64_t (*give_back)(struct pool *pool, struct device *device, uint64_t bytes);
+    /* Releases clean blocks to the driver until that many bytes are released. Returns the bytes
+     * released. place:
+     * - RELEASE_OUT_OF_MEMORY: a thread is out of memory, and has called ask.
+     * - RELEASE_FOR_OTHERS: makes room. Queries pending work itself, and waits for nothing.
+     * - RELEASE_IN_FREE: the program asks to release all cached memory. Queries pending work. */
+    uint64_t (*release)(struct pool *pool, struct device *device, uint64_t bytes,
+                        enum release_place place);
     /* Waits for pending memory, as far as core/reclaim/waiting.h lets the call. The wait ends when
      * the monotonic clock shows progress->give_up_at. True: the wait may also have completed frees
      * that the program made without the pool. */
@@ -146,14 +160,9 @@ struct kind {
      * frees have left pending. Bytes that were waited for without success do not count
      * (epoch_waited_for). */
     uint64_t (*returnable)(struct pool *pool, struct device *device);
-    /* Releases that many bytes to the driver, or all that it can, to make room for others. It waits
-     * for nothing. Returns the bytes released. */
-    uint64_t (*make_room)(struct pool *pool, struct device *device, uint64_t bytes);
     /* Records a fence for pending memory that has neither a fence nor an event. The fence is only
      * queried. The caller has already called epoch_fence_the_rest for each context. */
     void (*fence_the_rest)(struct pool *pool, struct device *device);
-    /* The program asks to release all cached memory. Returns the bytes released. */
-    uint64_t (*trim)(struct pool *pool);
     /* Called by the housekeeper alone, at least once a second while anything is free. Releases what
      * the program has not touched for the kind's release_after_idle at now, in nanoseconds of the
      * monotonic clock. This includes blocks in the caches of idle threads, and pending blocks that

@@ -18,19 +18,10 @@
 
 #include "core/driver/cuda_abi.h"
 #include "epoch.h"
+#include "kind.h"
 
 struct context;
 struct pool;
-
-/* The program's call inside which memory is returned. RELEASE_FOR_OTHERS: memory is returned for
- * other processes, in any call or in none. Then the pool must wait for nothing of the program's,
- * but others must get the memory at once. */
-enum release_place {
-    RELEASE_IN_FREE,
-    RELEASE_IN_ALLOCATION,
-    RELEASE_OUT_OF_MEMORY,
-    RELEASE_FOR_OTHERS
-};
 
 /* The context's stream for returning blocks, made on first use; NULL where it cannot be made. */
 CUstream return_stream(struct pool *pool, struct context *context);

@@ -514,15 +514,18 @@ void release_note_shortage(struct context *context)
     heap_unlock(heap);
 }
 
-uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes)
+uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes,
+                            enum release_place place)
 {
     no_lock_may_be_held_behind(LOCK_PRIMARY);
     uint64_t released = 0;
     for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
          c = context_next(pool, c, device)) {
-        room_is_short(c);
-        released +=
-            release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
+        if (place == RELEASE_OUT_OF_MEMORY)
+            room_is_short(c);
+        else
+            epoch_ask_all(pool, c);
+        released += release_clean(pool, c, bytes - released, EVICTION_MEMORY, place);
     }
     return released;
 }
@@ -567,23 +570,4 @@ bool release_wait_for_the_rest(struct pool *pool, struct device *device,
         any |= free_without_fences(pool, c, progress);
     }
     return any;
-}
-
-uint64_t release_to_make_room(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    uint64_t released = 0;
-    for (struct context *c = context_next(pool, NULL, device); c && released < bytes;
-         c = context_next(pool, c, device)) {
-        epoch_ask_all(pool, c);
-        released += release_clean(pool, c, bytes - released, EVICTION_MEMORY, RELEASE_FOR_OTHERS);
-    }
-    return released;
-}
-
-uint64_t release_all_clean(struct pool *pool)
-{
-    uint64_t released = 0;
-    for (struct context *c = context_next(pool, NULL, NULL); c; c = context_next(pool, c, NULL))
-        released += release_clean(pool, c, UINT64_MAX, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
-    return released;
 }

@@ -70,16 +70,15 @@ void release_wait_for_pending(struct pool *pool, struct context *context, uint64
 void release_look_at_memory(struct pool *pool, struct context *context);
 
 /* Device memory's functions of struct kind (kind.h), which says what each does: release_idle,
- * watch, driver_has_taken, memory_is_short, give_back, wait_for_the_rest, make_room and trim, in
- * this order. changes, returnable and add_kept are in release_sums.h. */
+ * watch, driver_has_taken, memory_is_short, release and wait_for_the_rest, in this order. changes,
+ * returnable and add_kept are in release_sums.h. */
 uint64_t release_idle(struct pool *pool, struct device *device, uint64_t now);
 bool release_watch(struct pool *pool);
 uint64_t release_driver_has_taken(struct pool *pool, struct device *device);
 void release_note_shortage(struct context *context);
-uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes);
+uint64_t release_everywhere(struct pool *pool, struct device *device, uint64_t bytes,
+                            enum release_place place);
 bool release_wait_for_the_rest(struct pool *pool, struct device *device,
                                const struct reclaim *progress);
-uint64_t release_to_make_room(struct pool *pool, struct device *device, uint64_t bytes);
-uint64_t release_all_clean(struct pool *pool);
 
 #endif

@@ -350,7 +350,7 @@ void host_release_before_growth(struct pool *pool, uint64_t bytes)
 {
     uint64_t missing = missing_for_growth(host_memory_of(pool), bytes);
     if (missing)
-        host_give_back(pool, NULL, missing);
+        host_give_back(pool, NULL, missing, RELEASE_OUT_OF_MEMORY);
 }
 
 void host_release_pending(struct pool *pool, struct context *context)
@@ -386,10 +386,12 @@ static uint64_t release_everywhere(struct pool *pool, const struct release *what
     return sum;
 }
 
-uint64_t host_give_back(struct pool *pool, struct device *device, uint64_t bytes)
+uint64_t host_give_back(struct pool *pool, struct device *device, uint64_t bytes,
+                        enum release_place place)
 {
     struct release what = release_of(pool, bytes, EVICTION_MEMORY, false);
-    return !device && host_memory_of(pool) ? release_everywhere(pool, &what) : 0;
+    bool serves = !device && place != RELEASE_FOR_OTHERS;
+    return serves && host_memory_of(pool) ? release_everywhere(pool, &what) : 0;
 }
 
 /* Free bytes that nobody has waited for without success during the context's present work.
@@ -469,11 +471,6 @@ bool host_wait_for_the_rest(struct pool *pool, struct device *device,
     return over;
 }
 
-uint64_t host_trim(struct pool *pool)
-{
-    return host_give_back(pool, NULL, UINT64_MAX);
-}
-
 /* ---- idle blocks, and the housekeeper ---- */
 
 typedef void visit_bin(struct host_bin *bin, void *argument);
@@ -549,7 +546,9 @@ uint64_t host_leave_to_machine(struct pool *pool, uint64_t now)
     if (!memory || all_free_bytes(pool) == 0)
         return UINT64_MAX;
     uint64_t missing = machine_memory_missing(&memory->machine, 0);
-    want(pool, missing ? rest_of(missing, host_give_back(pool, NULL, missing)) : 0);
+    if (missing)
+        missing = rest_of(missing, host_give_back(pool, NULL, missing, RELEASE_OUT_OF_MEMORY));
+    want(pool, missing);
     bool near =
         machine_memory_missing(&memory->machine, memory->machine.memory_bytes / NEAR_SHARE) != 0;
     return near ? now + NEAR_NANOSECONDS : UINT64_MAX;

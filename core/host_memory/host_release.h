@@ -46,10 +46,10 @@ void host_release_stranded(struct pool *pool, struct context *context);
 
 /* Functions for struct kind (kind.h). The memory is the machine's, so releasing it gives no memory
  * to a device. */
-uint64_t host_give_back(struct pool *pool, struct device *device, uint64_t bytes);
+uint64_t host_give_back(struct pool *pool, struct device *device, uint64_t bytes,
+                        enum release_place place);
 bool host_wait_for_the_rest(struct pool *pool, struct device *device,
                             const struct reclaim *progress);
-uint64_t host_trim(struct pool *pool);
 uint64_t host_leave_to_machine(struct pool *pool, uint64_t now);
 uint64_t host_release_idle(struct pool *pool, struct device *device, uint64_t now);
 bool host_watch(struct pool *pool);

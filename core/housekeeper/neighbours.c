@@ -65,17 +65,6 @@ void neighbours_listen(struct pool *pool, enum board_listens listens)
 
 /* ---- what others want ---- */
 
-/* Releases memory for others' sake, including the blocks that the program's threads hold in their
- * caches. */
-static uint64_t give(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    uint64_t given = 0;
-    for (const struct kind *const *kind = pool->kinds; *kind && given < bytes; kind++)
-        if ((*kind)->make_room && !housekeeping_is_stopped(&pool->housekeeping))
-            given += (*kind)->make_room(pool, device, bytes - given);
-    return given;
-}
-
 /* Fences pending memory that has no fence. Otherwise it would be pending until the program's next
  * free. */
 static void fence_what_is_pending(struct pool *pool, struct device *device)
@@ -114,10 +103,10 @@ static void tell_what_is_given(struct pool *pool, struct device *device)
 
 static uint64_t give_portion(struct pool *pool, struct device *device, uint64_t portion)
 {
-    uint64_t sent = portion ? give(pool, device, portion) : 0;
+    uint64_t sent = portion ? kinds_make_room(pool, device, portion) : 0;
     if (sent < portion && kept_bytes(pool, device).pending) {
         fence_what_is_pending(pool, device);
-        sent += give(pool, device, portion - sent);
+        sent += kinds_make_room(pool, device, portion - sent);
     }
     return sent;
 }
@@ -155,7 +144,7 @@ static void keep_inside_limits(struct pool *pool, struct device *device)
         rest_of(device_reserved(device), device_limit(device, BOARD_LIMIT_OF_PROCESS)), over_group);
     uint64_t returning = atomic_load_explicit(&device->returning, memory_order_relaxed);
     if (over > returning)
-        give(pool, device, over - returning);
+        kinds_make_room(pool, device, over - returning);
 }
 
 /* Above this many bytes, the first answer only says that they are on the way, like pending ones. On
@@ -264,7 +253,7 @@ static void leave_free_on(struct pool *pool, struct device *device, uint64_t wan
     bool grown = others_have_grown(&device->watermark, others, wanted, now);
     if (!grown || left >= wanted)
         return;
-    uint64_t given = give(pool, device, wanted - left);
+    uint64_t given = kinds_make_room(pool, device, wanted - left);
     if (given)
         neighbours_count_left(device->neighbours, given, monotonic_now());
 }

@@ -18,6 +18,7 @@
 #include "core/graph_memory/graph_nodes.h"
 #include "core/host_memory/host_memory.h"
 #include "core/housekeeper/housekeeper.h"
+#include "core/reclaim/kept.h"
 #include "core/reclaim/reclaim.h"
 #include "core/scalars/scalars.h"
 #include "core/stream_memory/mempool.h"
@@ -205,11 +206,8 @@ bool pool_make_room_on(struct pool *pool, CUdevice ordinal, uint64_t bytes, bool
 uint64_t pool_trim(struct pool *pool)
 {
     no_lock_may_be_held();
-    uint64_t released = 0;
     graph_memory_process_ended(pool);
-    for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        released += (*kind)->trim ? (*kind)->trim(pool) : 0;
-    return released;
+    return kinds_release(pool, NULL, false, UINT64_MAX, RELEASE_IN_FREE);
 }
 
 void pool_show_figures(struct pool *pool, void (*complain)(const char *line))

@@ -35,3 +35,18 @@ uint64_t bytes_around_blocks(struct pool *pool, struct device *device)
         sum += (*kind)->driver_has_taken ? (*kind)->driver_has_taken(pool, device) : 0;
     return sum;
 }
+
+uint64_t kinds_release(struct pool *pool, struct device *device, bool of_machine, uint64_t bytes,
+                       enum release_place place)
+{
+    const struct housekeeping *housekeeping = &pool->housekeeping;
+    uint64_t released = 0;
+    for (const struct kind *const *kind = pool->kinds; *kind && released < bytes; kind++) {
+        /* The process is ending, and its memory with it. */
+        if (place == RELEASE_FOR_OTHERS && housekeeping_is_stopped(housekeeping))
+            break;
+        if ((*kind)->release && kind_may_help(*kind, device, of_machine))
+            released += (*kind)->release(pool, device, bytes - released, place);
+    }
+    return released;
+}

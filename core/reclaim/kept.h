@@ -1,5 +1,5 @@
 /*
- * Sums of what all kinds of memory hold.
+ * What all kinds of memory hold together, and its release.
  */
 #ifndef CUDAPOOL_CORE_KEPT_H
 #define CUDAPOOL_CORE_KEPT_H
@@ -21,6 +21,27 @@ uint64_t bytes_the_driver_keeps(struct pool *pool, struct device *device);
 /* Returns the bytes of pages and chunks that the driver has taken around small blocks. It frees
  * each with the last block in it. May ask the driver. */
 uint64_t bytes_around_blocks(struct pool *pool, struct device *device);
+
+/* Whether the kind's memory may be what a call lacks. of_machine: it lacks host memory. Otherwise
+ * it lacks memory of the device; NULL: it may concern any device, and it is not known what it
+ * lacks. */
+static inline bool kind_may_help(const struct kind *kind, const struct device *device,
+                                 bool of_machine)
+{
+    return kind->is_the_machines ? !device : !of_machine;
+}
+
+/* Releases clean blocks of the kinds that may help, kind after kind in their order, until that many
+ * bytes are released. Returns the bytes. The callers hold no lock. place: see release in struct
+ * kind. */
+uint64_t kinds_release(struct pool *pool, struct device *device, bool of_machine, uint64_t bytes,
+                       enum release_place place);
+
+/* Makes room for other processes, or for managed memory. */
+static inline uint64_t kinds_make_room(struct pool *pool, struct device *device, uint64_t bytes)
+{
+    return kinds_release(pool, device, false, bytes, RELEASE_FOR_OTHERS);
+}
 
 /* ---- the bound ----
  *

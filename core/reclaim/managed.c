@@ -59,13 +59,6 @@ static uint64_t all_kept_bytes(struct pool *pool, struct device *device)
     return kept.cached + kept.pending + bytes_the_driver_keeps(pool, device);
 }
 
-static void give_back(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    uint64_t released = 0;
-    for (const struct kind *const *kind = pool->kinds; *kind && released < bytes; kind++)
-        released += (*kind)->make_room ? (*kind)->make_room(pool, device, bytes - released) : 0;
-}
-
 /* Returns how many bytes must be released to the driver before an allocation of managed memory.
  * due: the bytes that must be free (bytes_to_look_for). coming: the bytes of this allocation. */
 static uint64_t missing_bytes(struct pool *pool, const struct device *device, uint64_t due,
@@ -108,7 +101,7 @@ void managed_about_to_allocate(struct pool *pool, size_t bytes)
     uint64_t missing =
         due && all_kept_bytes(pool, device) ? missing_bytes(pool, device, due, bytes) : 0;
     if (missing)
-        give_back(pool, device, missing);
+        kinds_make_room(pool, device, missing);
 }
 
 void managed_allocated(struct pool *pool, size_t bytes)
@@ -126,7 +119,7 @@ void managed_make_way(struct pool *pool, struct device *device)
         return;
     uint64_t bytes = managed_in_the_way(device, all_kept_bytes(pool, device));
     if (bytes)
-        give_back(pool, device, bytes);
+        kinds_make_room(pool, device, bytes);
 }
 
 static void count_back(struct device *device, uint64_t bytes)

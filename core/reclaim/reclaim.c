@@ -21,24 +21,11 @@
  * of what is cached. */
 #define RELEASE_SHARE 8u
 
-/* Whether memory that the kind releases may be what the call lacks. For a call that may concern any
- * device this is not known. */
-static bool may_help(const struct kind *kind, const struct device *device,
-                     const struct reclaim *progress)
+static uint64_t release_clean(struct pool *pool, struct device *device,
+                              const struct reclaim *progress, uint64_t bytes)
 {
-    return kind->is_the_machines ? !device : progress->bound != RECLAIM_MACHINE;
-}
-
-/* Releases clean blocks, kind after kind in their order, until this many bytes are released.
- * Returns the bytes. */
-static uint64_t give_back_clean(struct pool *pool, struct device *device,
-                                const struct reclaim *progress, uint64_t bytes)
-{
-    uint64_t released = 0;
-    for (const struct kind *const *kind = pool->kinds; *kind && released < bytes; kind++)
-        if ((*kind)->give_back && may_help(*kind, device, progress))
-            released += (*kind)->give_back(pool, device, bytes - released);
-    return released;
+    return kinds_release(pool, device, progress->bound == RECLAIM_MACHINE, bytes,
+                         RELEASE_OUT_OF_MEMORY);
 }
 
 static void trim_pool(struct pool *pool, CUresult (*get)(CUmemoryPool *, CUdevice), CUdevice device)
@@ -86,7 +73,7 @@ static bool release_some_clean(struct pool *pool, struct device *device, struct 
     uint64_t share = kept.cached / RELEASE_SHARE;
     if (bytes < share)
         bytes = share;
-    uint64_t released = give_back_clean(pool, device, progress, bytes);
+    uint64_t released = release_clean(pool, device, progress, bytes);
     progress->bytes = bytes > UINT64_MAX / 2 ? UINT64_MAX : 2 * bytes;
     progress->released += released;
     if (released == 0 || bytes == UINT64_MAX)
@@ -119,7 +106,7 @@ static void wait_for_fences(struct pool *pool, struct device *device,
 static bool release_waited_for(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     ask_about_fences(pool, device);
-    uint64_t released = give_back_clean(pool, device, progress, UINT64_MAX);
+    uint64_t released = release_clean(pool, device, progress, UINT64_MAX);
     progress->released += released;
     return released != 0;
 }
@@ -249,7 +236,7 @@ static uint64_t sum_of_changes(struct pool *pool, struct device *device,
 {
     uint64_t sum = 0;
     for (const struct kind *const *kind = pool->kinds; *kind; kind++)
-        if ((*kind)->changes && may_help(*kind, device, progress))
+        if ((*kind)->changes && kind_may_help(*kind, device, progress->bound == RECLAIM_MACHINE))
             sum += (*kind)->changes(pool, device);
     return sum;
 }

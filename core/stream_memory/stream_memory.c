@@ -110,11 +110,6 @@ static void ask(struct pool *pool, struct device *device)
     stream_pending_query(pool, device);
 }
 
-static uint64_t give_back(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    return stream_release_clean(pool, device, bytes, EVICTION_MEMORY, RELEASE_OUT_OF_MEMORY);
-}
-
 /* Whether the pause after the last look is over, or bytes are pending that the last look did not
  * wait for. */
 static bool look_is_due(struct stream_device *of_device, uint64_t pending)
@@ -150,26 +145,17 @@ static bool wait_for_the_rest(struct pool *pool, struct device *device,
 static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,
                         enum release_place place)
 {
-    if (streams_of(pool))
-        stream_pending_fence_device(pool, device);
+    const struct streams *streams = streams_of(pool);
+    if (!streams || place == RELEASE_OUT_OF_MEMORY)
+        return stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
+    if (place == RELEASE_IN_FREE)
+        stream_merge_await_others(streams);
+    stream_pending_fence_device(pool, device);
     stream_pending_query(pool, device);
     uint64_t released = stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
     /* Blocks that streams release go to the driver's own memory pools first. */
-    if (streams_of(pool))
-        mempool_trim_ours(pool);
+    mempool_trim_ours(pool);
     return released;
-}
-
-static uint64_t make_room(struct pool *pool, struct device *device, uint64_t bytes)
-{
-    return release(pool, device, bytes, RELEASE_FOR_OTHERS);
-}
-
-static uint64_t trim(struct pool *pool)
-{
-    if (streams_of(pool))
-        stream_merge_await_others(streams_of(pool));
-    return release(pool, NULL, UINT64_MAX, RELEASE_IN_FREE);
 }
 
 static void fence_the_rest(struct pool *pool, struct device *device)
@@ -219,12 +205,10 @@ const struct kind stream_memory = {
     .freed_outside = freed_outside,
     .forget_address = stream_block_forget_address,
     .ask = ask,
-    .give_back = give_back,
+    .release = release,
     .wait_for_the_rest = wait_for_the_rest,
     .returnable = returnable,
-    .make_room = make_room,
     .fence_the_rest = fence_the_rest,
-    .trim = trim,
     .release_idle = stream_reserve_release_idle,
     .watch = stream_reserve_watch,
     .driver_keeps = driver_keeps,

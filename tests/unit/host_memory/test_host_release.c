@@ -690,8 +690,8 @@ Test(host_release, no_device_gets_anything_from_the_host)
     cr_assert_eq(try_to_allocate(DEVICE_BYTES / 2 + MIB), CUDA_ERROR_OUT_OF_MEMORY);
     cr_assert_eq(fake_calls(FAKE_FREE_HOST), 0);
     cr_assert_eq(host_kept().cached, 4 * MIB);
-    cr_assert_eq(host_memory.give_back(pool, device(), MIB), 0);
-    cr_assert_null(host_memory.make_room);
+    cr_assert_eq(host_memory.release(pool, device(), MIB, RELEASE_OUT_OF_MEMORY), 0);
+    cr_assert_eq(host_memory.release(pool, NULL, MIB, RELEASE_FOR_OTHERS), 0);
 }
 
 /* The driver's pools have it as soon as the context's work is over, and let it go when trimmed. */

@@ -87,7 +87,7 @@ Test(host_reserve, what_is_no_whole_piece_stays_at_a_ratio_of_one)
 static uint64_t give_back_a_byte(void)
 {
     synchronise();
-    return host_memory.give_back(pool, NULL, 1);
+    return host_memory.release(pool, NULL, 1, RELEASE_OUT_OF_MEMORY);
 }
 
 Test(host_reserve, a_piece_goes_back_as_a_whole)
