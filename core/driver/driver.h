@@ -65,6 +65,7 @@
     OPTIONAL(cuMemFreeHost, (void *))                                                              \
     OPTIONAL(cuMemHostRegister_v2, (void *, size_t, unsigned int))                                 \
     OPTIONAL(cuMemHostUnregister, (void *))                                                        \
+    OPTIONAL(cuDeviceGraphMemTrim, (CUdevice))                                                     \
     OPTIONAL(cuDeviceGetGraphMemAttribute, (CUdevice, CUgraphMem_attribute, void *))               \
     OPTIONAL(cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))                                  \
     OPTIONAL(cuGraphNodeGetDependencies, (CUgraphNode, CUgraphNode *, size_t *))                   \

@@ -188,6 +188,15 @@ static void ended(struct pool *pool, struct context *context)
     }
 }
 
+/* Past a limit, memory of graphs makes room. device NULL: the driver lacks the memory, and has
+ * looked there itself. */
+static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,
+                        enum release_place place)
+{
+    (void)bytes, (void)place;
+    return device ? unpooled_trim_graphs(pool, device) : 0;
+}
+
 static bool starts(struct pool *pool)
 {
     struct unpooled_memory *memory = calloc(1, sizeof *memory);
@@ -205,4 +214,5 @@ const struct kind unpooled_memory = {
     .ended = ended,
     .freed_outside = freed_outside,
     .forget_address = forget_address,
+    .release = release,
 };

@@ -106,3 +106,15 @@ void unpooled_follow_graphs(struct pool *pool)
             ask_about_graphs(pool, d);
     leave_driver();
 }
+
+uint64_t unpooled_trim_graphs(struct pool *pool, struct device *device)
+{
+    uint64_t before = bytes_of_graphs(device);
+    if (before == 0 || !pool->driver->cuDeviceGraphMemTrim)
+        return 0;
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
+    pool->driver->cuDeviceGraphMemTrim(device->ordinal);
+    ask_about_graphs(pool, device);
+    leave_driver_relaxed(pool->driver, mode);
+    return rest_of(before, bytes_of_graphs(device));
+}

@@ -67,6 +67,11 @@ void unpooled_given(struct unpooled *taken);
  * is never refused, since nobody knows before it what it takes. No lock may be held. */
 void unpooled_follow_graphs(struct pool *pool);
 
+/* Has the driver release what it reserves for graphs and no work uses, which waits for no work
+ * (conformance: graph_memory_is_trimmed_beside_work). The driver does so itself where the device
+ * has no memory left, but knows of no limit. Returns the bytes. */
+uint64_t unpooled_trim_graphs(struct pool *pool, struct device *device);
+
 /* The driver has the memory again, or has not given it. Sets *taken to none. */
 void unpooled_return(struct unpooled *taken);
 

@@ -31,16 +31,21 @@ struct memory_graph {
     CUdeviceptr address;
 };
 
-static struct memory_graph make_graph(bool frees, unsigned long long flags)
+static struct memory_graph make_graph_of(size_t bytes, bool frees, unsigned long long flags)
 {
     struct memory_graph made = {NULL, NULL, 0};
     begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
-    made.address = capture_use(BYTES);
+    made.address = capture_use(bytes);
     if (frees)
         SUCCEEDS(cuMemFreeAsync(made.address, gpu.a));
     made.graph = end_capture();
     SUCCEEDS(cuGraphInstantiateWithFlags(&made.exec, made.graph, flags));
     return made;
+}
+
+static struct memory_graph make_graph(bool frees, unsigned long long flags)
+{
+    return make_graph_of(BYTES, frees, flags);
 }
 
 static void drop_graph(const struct memory_graph *made)
@@ -433,20 +438,42 @@ void graph_memory_can_be_asked_about_at_any_time(void)
     CHECK(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) == before);
 }
 
-/* Whether trimming waits for work is told, not judged: nothing is built on it. */
+/* Trimming takes the memory of graphs that no work uses, and waits for none. One graph's memory is
+ * in use by running work, and a second graph is launched behind that. */
 void graph_memory_is_trimmed_beside_work(void)
 {
-    struct memory_graph made = make_graph(false, 0);
-    launch_and_wait(made.exec);
-    spin_then_verify(gpu.a, 100, made.address, WORDS, 7);
+    enum { LARGE = 256 << 20 }; /* shares no chunk of the driver's with the others */
+    SUCCEEDS(cuDeviceGraphMemTrim(gpu.device));
+    struct memory_graph used = make_graph(false, 0);
+    struct memory_graph queued = make_graph(true, 0);
+    struct memory_graph unused = make_graph_of(LARGE, false, 0);
+    struct memory_graph freed_late = make_graph_of(LARGE, false, 0);
+    launch_and_wait(used.exec);
+    launch_and_wait(freed_late.exec);
+    launch_and_wait(queued.exec);
+    launch_and_wait(unused.exec);
+    SUCCEEDS(cuMemFreeAsync(unused.address, gpu.a));
+    SUCCEEDS(cuStreamSynchronize(gpu.a));
+    cuuint64_t reserved = attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    spin_then_verify(gpu.a, 100, used.address, WORDS, 7);
+    SUCCEEDS(cuGraphLaunch(queued.exec, gpu.a));
+    SUCCEEDS(cuMemFreeAsync(freed_late.address, gpu.a));
     double began = now_ms();
     SUCCEEDS(cuDeviceGraphMemTrim(gpu.device));
-    note("trimming beside work of 100 ms took %.1f ms", now_ms() - began);
+    double took = now_ms() - began;
+    cuuint64_t left = attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    note("trimming beside work of 100 ms took %.1f ms: reserved %llu, then %llu", took,
+         (unsigned long long)reserved, (unsigned long long)left);
     SUCCEEDS(cuStreamSynchronize(gpu.a));
-    spin_then_verify(gpu.a, 0, made.address, WORDS, 7);
-    SUCCEEDS(cuMemFreeAsync(made.address, gpu.a));
+    spin_then_verify(gpu.a, 0, used.address, WORDS, 7);
+    CHECK(wrong_words() == 0);
+    CHECK(took < 50);
+    SUCCEEDS(cuMemFreeAsync(used.address, gpu.a));
     SUCCEEDS(cuStreamSynchronize(gpu.a));
-    drop_graph(&made);
+    drop_graph(&used);
+    drop_graph(&queued);
+    drop_graph(&unused);
+    drop_graph(&freed_late);
 }
 
 /* An upload takes what a launch needs, and is no launch: nothing is to be freed after it. */

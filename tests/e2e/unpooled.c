@@ -354,7 +354,6 @@ static void drop(const struct launched *made)
     CU(cuStreamSynchronize(stream));
     CU(cuGraphExecDestroy(made->executable));
     CU(cuGraphDestroy(made->graph));
-    CU(cuDeviceGraphMemTrim(device));
 }
 
 static void told(void)
@@ -376,6 +375,7 @@ static void told(void)
     printf("graphs live %zu peak %zu refused 0\n", PIECE, PIECE);
 }
 
+/* What a graph has left behind makes room. */
 static void take_the_whole_limit(void)
 {
     union piece pieces[PIECES];

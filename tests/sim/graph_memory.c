@@ -5,7 +5,7 @@
  * A launch allocates and frees at once, as far as calls can tell: what it allocates and does not
  * free is live when cuGraphLaunch is back, until the program, another graph or, with
  * CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH, the next launch frees it. Live memory outlives
- * its graph.
+ * its graph. The device keeps memory that no graph needs any more, until it is trimmed.
  */
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 
 struct graph_memory {
     uint64_t address, bytes, allocation_id;
-    const struct device *device;
+    struct device *device;
     const struct graph *owner; /* that allocates it; NULL once that is destroyed */
     unsigned int nodes;        /* of graphs and executables, that allocate or free it */
     unsigned int instances;    /* executables that allocate it */
@@ -52,9 +52,14 @@ static uint64_t bytes_on(const struct device *device, bool live_only)
     return bytes;
 }
 
+static uint64_t reserved_on(const struct device *device)
+{
+    return bytes_on(device, false) + device->kept;
+}
+
 static void note_highest(const struct device *device)
 {
-    uint64_t used = bytes_on(device, true), reserved = bytes_on(device, false);
+    uint64_t used = bytes_on(device, true), reserved = reserved_on(device);
     if (highest[device->ordinal].used < used)
         highest[device->ordinal].used = used;
     if (highest[device->ordinal].reserved < reserved)
@@ -70,6 +75,7 @@ static void forget_if_unused(struct graph_memory *memory)
     if (allocation != NULL) {
         allocation_remove(allocation);
         allocation_release_after(allocation, memory->last_use);
+        device_keep(memory->device, memory->bytes);
     }
     while (*link != memory)
         link = &(*link)->next;
@@ -86,6 +92,7 @@ CUresult graph_memory_allocate(struct call *call, const struct graph *owner, siz
     struct graph_memory *memory = calloc(1, sizeof *memory);
     if (memory == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    device_give_kept(call->context->device, bytes);
     if (allocate_device(call, MEMORY_GRAPH, bytes == 0 ? 1 : bytes, address) != CUDA_SUCCESS) {
         free(memory);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -205,9 +212,13 @@ void graph_memory_freed(const struct allocation *allocation, struct op *op)
 
 /* --- the driver's functions --------------------------------------------------------------------*/
 
-DRIVER_CALL(cuDeviceGraphMemTrim, 0, (CUdevice device), (device))
+DRIVER_CALL(cuDeviceGraphMemTrim, 0, (CUdevice ordinal), (ordinal))
 {
-    return device_of(device) != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    struct device *device = device_of(ordinal);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    device_give_kept(device, device->kept);
+    return CUDA_SUCCESS;
 }
 
 DRIVER_CALL(cuDeviceGetGraphMemAttribute, 0,
@@ -222,7 +233,7 @@ DRIVER_CALL(cuDeviceGetGraphMemAttribute, 0,
     const cuuint64_t values[] = {
         [CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT] = bytes_on(device, true),
         [CU_GRAPH_MEM_ATTR_USED_MEM_HIGH] = highest[device->ordinal].used,
-        [CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT] = bytes_on(device, false),
+        [CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT] = reserved_on(device),
         [CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH] = highest[device->ordinal].reserved,
     };
     *(cuuint64_t *)value = values[attribute];
@@ -242,7 +253,7 @@ DRIVER_CALL(cuDeviceSetGraphMemAttribute, 0,
     if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
         highest[device->ordinal].used = bytes_on(device, true);
     else if (attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
-        highest[device->ordinal].reserved = bytes_on(device, false);
+        highest[device->ordinal].reserved = reserved_on(device);
     else
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;

@@ -176,9 +176,30 @@ static void note_peak(void)
         peak_device_bytes = used;
 }
 
+void device_keep(struct device *device, uint64_t bytes)
+{
+    bytes = round_up(bytes, PAGE);
+    if (bytes > device->total - device->used ||
+        (shared_on() && !shared_take((unsigned int)device->ordinal, bytes)))
+        return;
+    device->used += bytes;
+    device->kept += bytes;
+}
+
+void device_give_kept(struct device *device, uint64_t bytes)
+{
+    bytes = bytes < device->kept ? round_up(bytes, PAGE) : device->kept;
+    if (shared_on())
+        shared_give((unsigned int)device->ordinal, bytes);
+    device->used -= bytes;
+    device->kept -= bytes;
+}
+
 static uint64_t take_pages(struct device *device, uint64_t bytes)
 {
     uint64_t address;
+    if (bytes > left_of(device))
+        device_give_kept(device, device->kept);
     if (bytes > device->total - device->used)
         return 0;
     address = space_take(&device->space, bytes);

@@ -450,6 +450,7 @@ struct device {
     int ordinal;
     uint64_t total, used; /* bytes, in whole pages of 2 MiB; used: by this process */
     uint64_t managed;     /* that move between it and the host; not used ones */
+    uint64_t kept;        /* for graphs to come, in whole pages; used ones */
     struct space space;
     struct context *primary; /* NULL while inactive */
     unsigned int primary_references, primary_flags;
@@ -679,6 +680,10 @@ CUresult graph_memory_free_node(const struct allocation *allocation, const struc
 /* A node of the graph with this work is made, and is gone. */
 void graph_memory_hold(const struct graph *graph, const struct work *work);
 void graph_memory_drop(const struct graph *graph, const struct work *work);
+/* The device keeps that many bytes that a graph no longer needs, if it has them, and gives them
+ * back: for another graph, to a trim, and to whoever would find no memory. memory.c */
+void device_keep(struct device *device, uint64_t bytes);
+void device_give_kept(struct device *device, uint64_t bytes);
 /* Such a graph can be neither copied nor instantiated twice at a time. */
 bool graph_memory_is_in(const struct graph *graph);
 bool graph_memory_is_instantiated(const struct graph *graph);

@@ -443,6 +443,24 @@ Test(unpooled, what_graphs_take_counts_after_the_launch_past_the_limit_too)
     cr_expect_eq(counter_get(&device()->unpooled[UNPOOLED_GRAPHS].peak_bytes), LIMIT + MIB);
 }
 
+static CUresult trim(CUdevice ordinal)
+{
+    (void)ordinal;
+    reserved_for_graphs = MIB;
+    return CUDA_SUCCESS;
+}
+
+Test(unpooled, past_a_limit_the_memory_of_graphs_makes_room)
+{
+    start_limited();
+    driver->cuDeviceGraphMemTrim = trim;
+    atomic_store(&pool->graphs_allocate, true);
+    launched(LIMIT);
+    create(HANDLE, LIMIT - MIB);
+    cr_expect_eq(bytes_of(UNPOOLED_GRAPHS), MIB);
+    cr_expect_eq(device_reserved(device()), LIMIT);
+}
+
 Test(unpooled, what_graphs_take_is_followed_where_no_limit_holds_any_more)
 {
     start_limited();
