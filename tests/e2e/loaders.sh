@@ -9,6 +9,7 @@ if [ -n "$SANITIZE" ] || [ -n "${RUN_WITH:-}" ]; then
     echo "skip other run times: the pool itself has a sanitizer's, or an emulator's"
     exit 0
 fi
+seconds=180 # that a program may take: emulated code on a busy machine
 cudapool=$BUILD/cudapool
 off=$work/off.json report=$work/report.json
 printf '{"device": {"enabled": false}}\n' >"$off"
