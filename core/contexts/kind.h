@@ -33,13 +33,15 @@ struct reclaim;
 #define KIND_UNPOOLED ((enum memory_kind)(MEMORY_KINDS + 1))
 #define KINDS_OF_POOL (MEMORY_KINDS + 2)
 
-/* The program's call inside which memory is returned. RELEASE_FOR_OTHERS: memory is returned for
- * other processes, in any call or in none. Then the pool must wait for nothing of the program's,
- * but others must get the memory at once. */
+/* The program's call inside which memory is returned. RELEASE_IN_TRIM: the program asks for the
+ * release of all cached memory, and waits for no work of the GPU. RELEASE_FOR_OTHERS: memory is
+ * returned for other processes, in any call or in none. Then the pool must wait for nothing of the
+ * program's, but others must get the memory at once. */
 enum release_place {
     RELEASE_IN_FREE,
     RELEASE_IN_ALLOCATION,
     RELEASE_OUT_OF_MEMORY,
+    RELEASE_IN_TRIM,
     RELEASE_FOR_OTHERS
 };
 
@@ -143,9 +145,8 @@ struct kind {
     void (*ask)(struct pool *pool, struct device *device);
     /* Releases clean blocks to the driver until that many bytes are released. Returns the bytes
      * released. place:
-     * - RELEASE_OUT_OF_MEMORY: a thread is out of memory, and has called ask.
-     * - RELEASE_FOR_OTHERS: makes room. Queries pending work itself, and waits for nothing.
-     * - RELEASE_IN_FREE: the program asks to release all cached memory. Queries pending work. */
+     * - RELEASE_OUT_OF_MEMORY: a thread is out of memory. It calls ask by itself.
+     * - RELEASE_IN_TRIM, RELEASE_FOR_OTHERS: the kind queries its pending work first. */
     uint64_t (*release)(struct pool *pool, struct device *device, uint64_t bytes,
                         enum release_place place);
     /* Waits for pending memory, as far as core/reclaim/waiting.h lets the call. The wait ends when

@@ -94,6 +94,8 @@ bool return_wait(struct pool *pool, struct context *context, CUstream stream,
     switch (place) {
     case RELEASE_OUT_OF_MEMORY:
         return wait_at_most(pool, stream, barred ? LAST_RESORT_NANOSECONDS : 0);
+    case RELEASE_IN_TRIM:
+        return wait_at_most(pool, stream, 0);
     case RELEASE_FOR_OTHERS:
         return !barred && wait_at_most(pool, stream, FOR_OTHERS_NANOSECONDS);
     default:

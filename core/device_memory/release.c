@@ -37,7 +37,7 @@
  * driver meanwhile. */
 static bool may_free_plainly(enum release_place place)
 {
-    return place == RELEASE_IN_FREE || place == RELEASE_OUT_OF_MEMORY;
+    return place == RELEASE_IN_FREE || place == RELEASE_OUT_OF_MEMORY || place == RELEASE_IN_TRIM;
 }
 
 /* Makes the driver calls that free the blocks; the context is pinned. Sets block->refused. The

@@ -207,7 +207,7 @@ uint64_t pool_trim(struct pool *pool)
 {
     no_lock_may_be_held();
     graph_memory_process_ended(pool);
-    return kinds_release(pool, NULL, false, UINT64_MAX, RELEASE_IN_FREE);
+    return kinds_release(pool, NULL, false, UINT64_MAX, RELEASE_IN_TRIM);
 }
 
 void pool_show_figures(struct pool *pool, void (*complain)(const char *line))

@@ -148,7 +148,7 @@ static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes
     const struct streams *streams = streams_of(pool);
     if (!streams || place == RELEASE_OUT_OF_MEMORY)
         return stream_release_clean(pool, device, bytes, EVICTION_MEMORY, place);
-    if (place == RELEASE_IN_FREE)
+    if (place == RELEASE_IN_TRIM)
         stream_merge_await_others(streams);
     stream_pending_fence_device(pool, device);
     stream_pending_query(pool, device);

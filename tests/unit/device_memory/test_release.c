@@ -406,6 +406,26 @@ Test(release, behind_a_barrier_of_the_pools_it_waits_for_a_second_and_then_no_mo
     fake_finish(context);
 }
 
+/* It hands over all the same. */
+Test(release, a_trim_behind_a_barrier_of_the_pools_waits_for_nothing)
+{
+    driver->cuStreamQuery = never_ready;
+    start_with_budget(0);
+    CUdeviceptr clean = allocate(2 * MIB), block = allocate(MIB);
+    release(clean);
+    synchronise();
+    fake_launch(context);
+    release(block);
+    let_time_pass();
+    cr_assert_eq(allocate(MIB), block);
+    cr_assert_eq(counted().hits.barrier, 1);
+    uint64_t began = monotonic_now();
+    cr_expect_eq(pool_trim(pool), 2 * MIB);
+    cr_expect_lt(monotonic_now() - began, STALLED_WAIT_NANOSECONDS / 2);
+    cr_expect_eq(fake_calls(FAKE_MEM_FREE_ASYNC), 1);
+    fake_finish(context);
+}
+
 static void give_back_some(void *unused)
 {
     (void)unused;
