@@ -119,18 +119,6 @@ HOOK(cuMemHostUnregister, (void *host))
     return as_of_allocated(real_driver()->cuMemHostUnregister(nobodys), host);
 }
 
-HOOK(cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int flags))
-{
-    const struct real_driver *real = real_driver();
-    return tell_of_new(WITH_ROOM(real->cuIpcOpenMemHandle(address, handle, flags)), address);
-}
-
-HOOK(cuIpcOpenMemHandle_v2, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int flags))
-{
-    const struct real_driver *real = real_driver();
-    return tell_of_new(WITH_ROOM(real->cuIpcOpenMemHandle_v2(address, handle, flags)), address);
-}
-
 HOOK(cuGraphicsMapResources, (unsigned int count, CUgraphicsResource *resources, CUstream stream))
 {
     const struct real_driver *real = real_driver();
@@ -142,13 +130,6 @@ HOOK(cuGraphicsMapResources_ptsz,
 {
     const struct real_driver *real = real_driver();
     return WITH_ROOM(real->cuGraphicsMapResources_ptsz(count, resources, stream));
-}
-
-HOOK(cuImportExternalMemory,
-     (CUexternalMemory * memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *handle))
-{
-    const struct real_driver *real = real_driver();
-    return WITH_ROOM(real->cuImportExternalMemory(memory, handle));
 }
 
 HOOK(cuExternalMemoryGetMappedBuffer, (CUdeviceptr * address, CUexternalMemory memory,

@@ -1,7 +1,8 @@
 /*
  * Hooks of calls that take device memory which the pool does not serve: managed memory, arrays and
  * physical memory. The driver answers them, with more tries where the pool has memory to release.
- * The pool counts what they take, and refuses what a limit has no room for.
+ * The pool counts what they take, and refuses what a limit has no room for. Memory of others that
+ * the program opens is counted for the report alone.
  */
 #include "hooks.h"
 
@@ -152,4 +153,57 @@ HOOK(cuMemUnmap, (CUdeviceptr address, size_t bytes))
     CUresult result = real_driver()->cuMemUnmap(address, bytes);
     physical_unmapped(pool, mappings, result == CUDA_SUCCESS);
     return result;
+}
+
+/* ---- memory of other processes and APIs ---- */
+
+static CUresult opened(CUresult result, const CUdeviceptr *address)
+{
+    struct pool *pool = the_pool();
+    tell_of_new(result, address);
+    if (pool && result == CUDA_SUCCESS)
+        owned_opened(pool, OWNED_IPC, *address, 0);
+    return result;
+}
+
+static CUresult closed(CUresult result, enum owned_kind kind, uint64_t key)
+{
+    struct pool *pool = result == CUDA_SUCCESS ? pool_to_tell() : NULL;
+    if (pool)
+        owned_closed(pool, kind, key);
+    return result;
+}
+
+HOOK(cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int flags))
+{
+    const struct real_driver *real = real_driver();
+    return opened(WITH_ROOM(real->cuIpcOpenMemHandle(address, handle, flags)), address);
+}
+
+HOOK(cuIpcOpenMemHandle_v2, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int flags))
+{
+    const struct real_driver *real = real_driver();
+    return opened(WITH_ROOM(real->cuIpcOpenMemHandle_v2(address, handle, flags)), address);
+}
+
+HOOK(cuIpcCloseMemHandle, (CUdeviceptr address))
+{
+    return closed(real_driver()->cuIpcCloseMemHandle(address), OWNED_IPC, address);
+}
+
+HOOK(cuImportExternalMemory,
+     (CUexternalMemory * memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *handle))
+{
+    const struct real_driver *real = real_driver();
+    struct pool *pool = the_pool();
+    CUresult result = WITH_ROOM(real->cuImportExternalMemory(memory, handle));
+    if (pool && result == CUDA_SUCCESS)
+        owned_opened(pool, OWNED_EXTERNAL, (uintptr_t)*memory, handle->size);
+    return result;
+}
+
+HOOK(cuDestroyExternalMemory, (CUexternalMemory memory))
+{
+    CUresult result = real_driver()->cuDestroyExternalMemory(memory);
+    return closed(result, OWNED_EXTERNAL, (uintptr_t)memory);
 }

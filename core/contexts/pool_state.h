@@ -56,6 +56,10 @@ struct device {
     /* The part of reserved_bytes that is unpooled memory (core/unpooled), by its kind. Relaxed, as
      * reserved_bytes. */
     _Atomic uint64_t unpooled_bytes[UNPOOLED_KINDS];
+    /* Calls since the driver was last asked what it reserves for graphs. The thread that raises it
+     * from 0 asks until it is 0 again, and alone writes that sum. Sequentially consistent: a later
+     * call's change is in the answer, or that call has raised the number. */
+    _Atomic unsigned graph_calls;
     /* The part of reserved_bytes that the driver has given. Relaxed: it is only reported. */
     _Atomic uint64_t given_bytes;
     /* The peak of given_bytes since the program last reset its peaks. Relaxed, like given_bytes. */

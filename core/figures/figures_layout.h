@@ -17,7 +17,7 @@
 #include "stats.h"
 
 #define FIGURES_MAGIC     UINT64_C(0x6c6f6f7061647563) /* "cudapool", the lowest byte first */
-#define FIGURES_VERSION   14u
+#define FIGURES_VERSION   15u
 #define FIGURES_ALIGNMENT 64u /* of records: those of different heaps share no cache line */
 
 /* The process that owns the figures. Times are nanoseconds. */

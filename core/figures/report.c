@@ -23,13 +23,14 @@ bool report_kind_is_of_device(const struct report_kind *kind)
 const char *const report_unpooled_names[UNPOOLED_KINDS] = {[UNPOOLED_PHYSICAL] = "cuMemCreate",
                                                            [UNPOOLED_ARRAYS] = "arrays",
                                                            [UNPOOLED_MANAGED] = "managed",
-                                                           [UNPOOLED_GRAPHS] = "graphs"};
+                                                           [UNPOOLED_GRAPHS] = "graphs",
+                                                           [UNPOOLED_OPENED] = "opened"};
 
 uint64_t report_unpooled_live(const struct report_unpooled *unpooled)
 {
     uint64_t bytes = 0;
 
-    for (int kind = 0; kind < UNPOOLED_KINDS; kind++)
+    for (int kind = 0; kind < UNPOOLED_OPENED; kind++)
         bytes = saturating_sum(bytes, unpooled->kinds[kind].live_bytes);
     return bytes;
 }

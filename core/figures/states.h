@@ -24,12 +24,15 @@ enum board_state {
 #define BOARD_WHY_BYTES 96u
 
 /* Memory of a device that the program takes by calls which the pool does not serve: physical memory
- * (cuMemCreate), arrays, managed memory, and what the driver has reserved for graphs. */
+ * (cuMemCreate), arrays, managed memory, and what the driver has reserved for graphs. The last kind
+ * is memory of other processes and APIs that the program has opened. It is in no sum of the others,
+ * and no limit counts it. */
 enum unpooled_kind {
     UNPOOLED_PHYSICAL,
     UNPOOLED_ARRAYS,
     UNPOOLED_MANAGED,
     UNPOOLED_GRAPHS,
+    UNPOOLED_OPENED,
     UNPOOLED_KINDS
 };
 

@@ -5,11 +5,13 @@
 
 #include "array_bytes.h"
 #include "core/contexts/context.h"
+#include "core/driver/calls.h"
 #include "core/reclaim/managed.h"
 
 struct owned {
     struct owned_coming of;
     uint64_t key;
+    unsigned opened_again; /* times */
     struct owned *next, *before;
 };
 
@@ -154,6 +156,43 @@ void owned_ended(struct pool *pool, struct owned *owned, bool done)
         forget(owned);
 }
 
+/* ---- memory of others ---- */
+
+static bool is_opened_again(struct pool *pool, enum owned_kind kind, uint64_t key)
+{
+    struct unpooled_memory *memory = unpooled_of(pool);
+    lock_take(&memory->lock, LOCK_UNPOOLED);
+    struct owned *owned = find(memory, kind, key);
+    if (owned)
+        owned->opened_again++;
+    lock_give(&memory->lock);
+    return owned;
+}
+
+static uint64_t bytes_at(const struct pool *pool, CUdeviceptr address)
+{
+    size_t bytes = 0;
+    enter_driver();
+    CUresult result = pool->driver->cuMemGetAddressRange_v2(NULL, &bytes, address);
+    leave_driver();
+    return result == CUDA_SUCCESS ? bytes : 0;
+}
+
+void owned_opened(struct pool *pool, enum owned_kind kind, uint64_t key, uint64_t bytes)
+{
+    struct owned_coming coming = {.kind = kind, .context = counted_context(pool)};
+    if (!coming.context || is_opened_again(pool, kind, key))
+        return;
+    if (begin(pool, UNPOOLED_OPENED, bytes ? bytes : bytes_at(pool, key), &coming))
+        owned_began(pool, &coming, true, key);
+}
+
+void owned_closed(struct pool *pool, enum owned_kind kind, uint64_t key)
+{
+    struct owned *owned = owned_end_begins(pool, kind, key);
+    owned_ended(pool, owned, owned && owned->opened_again-- == 0);
+}
+
 /* ---- the kind ---- */
 
 static void forget_address(struct pool *pool, CUdeviceptr address)
@@ -188,13 +227,10 @@ static void ended(struct pool *pool, struct context *context)
     }
 }
 
-/* Past a limit, memory of graphs makes room. device NULL: the driver lacks the memory, and has
- * looked there itself. */
-static uint64_t release(struct pool *pool, struct device *device, uint64_t bytes,
-                        enum release_place place)
+static void ask(struct pool *pool, struct device *device)
 {
-    (void)bytes, (void)place;
-    return device ? unpooled_trim_graphs(pool, device) : 0;
+    (void)device;
+    unpooled_follow_graphs(pool);
 }
 
 static bool starts(struct pool *pool)
@@ -214,5 +250,5 @@ const struct kind unpooled_memory = {
     .ended = ended,
     .freed_outside = freed_outside,
     .forget_address = forget_address,
-    .release = release,
+    .ask = ask,
 };

@@ -1,8 +1,8 @@
 /*
- * Memory that ends with its context: arrays, and managed memory.
+ * Memory that ends with its context: arrays, managed memory, and what was opened there.
  *
- * The key of an array is its handle, that of managed memory its address. Keys of different kinds
- * may be equal.
+ * The key of an array and of external memory is its handle, that of other memory its address. Keys
+ * of different kinds may be equal.
  *
  * Each pair of functions stands around the program's driver call (unpooled.h).
  */
@@ -19,7 +19,13 @@ struct context;
 struct owned;
 struct pool;
 
-enum owned_kind { OWNED_ARRAY, OWNED_MIPMAPPED_ARRAY, OWNED_MANAGED };
+enum owned_kind {
+    OWNED_ARRAY,
+    OWNED_MIPMAPPED_ARRAY,
+    OWNED_MANAGED,
+    OWNED_IPC,     /* cuIpcOpenMemHandle */
+    OWNED_EXTERNAL /* cuImportExternalMemory */
+};
 
 /* What a call is about to take. */
 struct owned_coming {
@@ -47,6 +53,12 @@ void owned_managed_began(struct pool *pool, struct owned_coming *coming, size_t 
 /* A call that frees what the key stands for. NULL: it is not counted. */
 struct owned *owned_end_begins(struct pool *pool, enum owned_kind kind, uint64_t key);
 void owned_ended(struct pool *pool, struct owned *owned, bool done);
+
+/* After the driver has opened memory of others in the current context, and has closed it. Memory
+ * that is opened again stays open until it is closed as often. bytes 0: the driver is asked about
+ * the address. */
+void owned_opened(struct pool *pool, enum owned_kind kind, uint64_t key, uint64_t bytes);
+void owned_closed(struct pool *pool, enum owned_kind kind, uint64_t key);
 
 extern const struct kind unpooled_memory;
 

@@ -7,6 +7,11 @@
 /* Sums of as many requests as there may be at a time stay below 2^64. */
 #define MOST_BYTES (UINT64_C(1) << 48)
 
+static bool is_reserved(enum unpooled_kind kind)
+{
+    return kind != UNPOOLED_OPENED;
+}
+
 bool unpooled_is_counted(struct pool *pool, struct device *device)
 {
     if (device)
@@ -25,11 +30,12 @@ bool unpooled_take(struct pool *pool, struct device *device, enum unpooled_kind 
     if (!bytes || !unpooled_is_counted(pool, device) || is_in_host_function(pool) ||
         (bytes > MOST_BYTES && !device_is_limited(device)))
         return true;
-    if (!reserve_take(pool, device, bytes, false, &since, &failure)) {
+    if (is_reserved(kind) && !reserve_take(pool, device, bytes, false, &since, &failure)) {
         atomic_fetch_add_explicit(&device->unpooled[kind].refused, 1, memory_order_relaxed);
         return false;
     }
-    atomic_fetch_add_explicit(&device->unpooled_bytes[kind], bytes, memory_order_relaxed);
+    if (is_reserved(kind))
+        atomic_fetch_add_explicit(&device->unpooled_bytes[kind], bytes, memory_order_relaxed);
     *taken = (struct unpooled){device, kind, false, bytes};
     return true;
 }
@@ -51,7 +57,7 @@ void unpooled_return(struct unpooled *taken)
     if (device && taken->given)
         atomic_fetch_sub_explicit(&device->unpooled[taken->kind].bytes, taken->bytes,
                                   memory_order_relaxed);
-    if (device) {
+    if (device && is_reserved(taken->kind)) {
         atomic_fetch_sub_explicit(&device->unpooled_bytes[taken->kind], taken->bytes,
                                   memory_order_relaxed);
         device_unreserve(device, taken->bytes);
@@ -65,22 +71,15 @@ static uint64_t bytes_of_graphs(const struct device *device)
 }
 
 /* Reserves what has come before it stores the number, and unreserves what has gone after that, so
- * that no sum falls below 0. Where another thread stores its answer meanwhile, this one is dropped:
- * the next call puts right which of the two was the older. */
+ * that no sum falls below 0. */
 static void set_graphs(struct device *device, uint64_t bytes)
 {
     struct unpooled_counters *counters = &device->unpooled[UNPOOLED_GRAPHS];
-    uint64_t before = bytes_of_graphs(device), come = rest_of(bytes, before);
-    uint64_t gone = rest_of(before, bytes);
-    if (come)
-        device_reserve(device, come);
-    if (!atomic_compare_exchange_strong_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], &before,
-                                                 bytes, memory_order_relaxed,
-                                                 memory_order_relaxed)) {
-        device_unreserve(device, come);
-        return;
-    }
-    device_unreserve(device, gone);
+    uint64_t before = bytes_of_graphs(device);
+    if (bytes > before)
+        device_reserve(device, bytes - before);
+    atomic_store_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], bytes, memory_order_relaxed);
+    device_unreserve(device, rest_of(before, bytes));
     counter_set(&counters->bytes, bytes);
     counter_raise_shared(&counters->peak_bytes, bytes);
 }
@@ -88,10 +87,15 @@ static void set_graphs(struct device *device, uint64_t bytes)
 static void ask_about_graphs(struct pool *pool, struct device *device)
 {
     uint64_t bytes;
-    CUresult result = pool->driver->cuDeviceGetGraphMemAttribute(
-        device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
-    if (result == CUDA_SUCCESS && bytes != bytes_of_graphs(device))
-        set_graphs(device, bytes);
+    if (atomic_fetch_add(&device->graph_calls, 1))
+        return;
+    unsigned calls = 1;
+    do {
+        CUresult result = pool->driver->cuDeviceGetGraphMemAttribute(
+            device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
+        if (result == CUDA_SUCCESS && bytes != bytes_of_graphs(device))
+            set_graphs(device, bytes);
+    } while (!atomic_compare_exchange_strong(&device->graph_calls, &calls, 0));
 }
 
 void unpooled_follow_graphs(struct pool *pool)
@@ -105,16 +109,4 @@ void unpooled_follow_graphs(struct pool *pool)
         if (unpooled_is_counted(pool, d) || bytes_of_graphs(d))
             ask_about_graphs(pool, d);
     leave_driver();
-}
-
-uint64_t unpooled_trim_graphs(struct pool *pool, struct device *device)
-{
-    uint64_t before = bytes_of_graphs(device);
-    if (before == 0 || !pool->driver->cuDeviceGraphMemTrim)
-        return 0;
-    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
-    pool->driver->cuDeviceGraphMemTrim(device->ordinal);
-    ask_about_graphs(pool, device);
-    leave_driver_relaxed(pool->driver, mode);
-    return rest_of(before, bytes_of_graphs(device));
 }

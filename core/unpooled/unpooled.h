@@ -2,7 +2,7 @@
  * Memory of a device that the program takes by calls which the pool does not serve: physical memory
  * (cuMemCreate, physical.h), arrays and managed memory (owned.h), and what the driver reserves for
  * nodes of graphs that allocate. The driver keeps it all. The pool counts it, for limits and for
- * the report.
+ * the report. Memory of others that the program has opened is in the report alone.
  *
  * Bytes are reserved before the driver call that takes them (device_reserved), and unreserved after
  * the call that frees them. So at any moment a limit holds for the sum of the pool's blocks and of
@@ -66,11 +66,6 @@ void unpooled_given(struct unpooled *taken);
 /* Counts what the driver has reserved for graphs, after a call that may have changed that. A launch
  * is never refused, since nobody knows before it what it takes. No lock may be held. */
 void unpooled_follow_graphs(struct pool *pool);
-
-/* Has the driver release what it reserves for graphs and no work uses, which waits for no work
- * (conformance: graph_memory_is_trimmed_beside_work). The driver does so itself where the device
- * has no memory left, but knows of no limit. Returns the bytes. */
-uint64_t unpooled_trim_graphs(struct pool *pool, struct device *device);
 
 /* The driver has the memory again, or has not given it. Sets *taken to none. */
 void unpooled_return(struct unpooled *taken);

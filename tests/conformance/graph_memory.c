@@ -442,7 +442,7 @@ void graph_memory_can_be_asked_about_at_any_time(void)
  * in use by running work, and a second graph is launched behind that. */
 void graph_memory_is_trimmed_beside_work(void)
 {
-    enum { LARGE = 256 << 20 }; /* shares no chunk of the driver's with the others */
+    enum { LARGE = 48 << 20 }; /* shares no chunk of the driver's with the others */
     SUCCEEDS(cuDeviceGraphMemTrim(gpu.device));
     struct memory_graph used = make_graph(false, 0);
     struct memory_graph queued = make_graph(true, 0);

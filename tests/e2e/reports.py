@@ -774,7 +774,7 @@ def test_neighbours():
 def unpooled(size, refused):
     """As many bytes of each kind as in turn."""
     return {kind: {"live_bytes": size * (i + 1), "peak_bytes": 3 * size * (i + 1), "refused": refused * i}
-            for i, kind in enumerate(("physical", "arrays", "managed", "graphs"))}
+            for i, kind in enumerate(("physical", "arrays", "managed", "graphs", "opened"))}
 
 
 def test_unpooled():
@@ -782,9 +782,11 @@ def test_unpooled():
     one["devices"][0]["unpooled"], other["devices"][0]["unpooled"] = unpooled(GIB, 2), unpooled(MIB, 0)
     fits_schema("a report of memory beside the pool", one)
     paths = [write(one), write(other)]
-    for line in ("beside the pool, at most: cuMemCreate 3.0 GiB, arrays 6.0 GiB, managed 9.0 GiB, graphs 12.0 GiB",
-                 "beside the pool, at the end: cuMemCreate 1.0 GiB, arrays 2.0 GiB, managed 3.0 GiB, graphs 4.0 GiB",
-                 "requests beside the pool that a limit refused: arrays 2, managed 4, graphs 6"):
+    for line in ("beside the pool, at most: cuMemCreate 3.0 GiB, arrays 6.0 GiB, managed 9.0 GiB, graphs 12.0 GiB, "
+                 "opened 15.0 GiB",
+                 "beside the pool, at the end: cuMemCreate 1.0 GiB, arrays 2.0 GiB, managed 3.0 GiB, graphs 4.0 GiB, "
+                 "opened 5.0 GiB",
+                 "requests beside the pool that a limit refused: arrays 2, managed 4, graphs 6, opened 8"):
         expect("the table: " + line.split(":")[0], f"\n  {line}\n" in cudapool(paths[0]), cudapool(paths[0]))
     expect("nothing of what is not there", "that a limit refused" not in cudapool(paths[1]), cudapool(paths[1]))
     merged = json.loads(cudapool("--merge", "--format", "json", *paths))

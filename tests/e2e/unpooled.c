@@ -399,6 +399,11 @@ static void graphs(void)
         for (int k = 0; k < PIECES - 2; k++)
             CU(free_physical(&pieces[k]));
         drop(&made);
+        /* What the program trims is left again at once. */
+        if (i == 1)
+            CU(cuDeviceGraphMemTrim(device));
+        if (i == 1)
+            IS_LEFT(LIMIT);
         take_the_whole_limit();
         /* No launch is refused. All that the driver must give then is. */
         made = launch(LIMIT + PIECE);

@@ -121,6 +121,7 @@ static void print_device(FILE *out, const struct summary_device *device,
     PRINT_UNPOOLED(arrays);
     PRINT_UNPOOLED(managed);
     PRINT_UNPOOLED(graphs);
+    PRINT_UNPOOLED(opened);
 #undef PRINT_UNPOOLED
     print_neighbours(out, device, process);
 }

@@ -290,6 +290,45 @@ Test(unpooled, an_array_is_not_managed_memory_of_the_same_number)
     cr_expect_eq(bytes_of(UNPOOLED_MANAGED), MIB);
 }
 
+static uint64_t opened_bytes(void)
+{
+    cr_expect_eq(device_reserved(device()), 0);
+    cr_expect_eq(device_unpooled(device()), 0);
+    return counter_get(&device()->unpooled[UNPOOLED_OPENED].bytes);
+}
+
+Test(unpooled, what_others_have_taken_is_told_until_it_is_closed_as_often_as_opened)
+{
+    start_limited();
+    owned_opened(pool, OWNED_EXTERNAL, HANDLE, 2 * LIMIT);
+    owned_opened(pool, OWNED_EXTERNAL, HANDLE, 2 * LIMIT);
+    owned_opened(pool, OWNED_EXTERNAL, HANDLE + 1, MIB);
+    cr_expect_eq(opened_bytes(), 2 * LIMIT + MIB);
+    owned_closed(pool, OWNED_EXTERNAL, HANDLE);
+    cr_expect_eq(opened_bytes(), 2 * LIMIT + MIB);
+    owned_closed(pool, OWNED_EXTERNAL, HANDLE);
+    cr_expect_eq(opened_bytes(), MIB);
+    owned_closed(pool, OWNED_EXTERNAL, HANDLE);
+    owned_closed(pool, OWNED_EXTERNAL, HANDLE + 1);
+    cr_expect_eq(opened_bytes(), 0);
+    cr_expect_eq(counter_get(&device()->unpooled[UNPOOLED_OPENED].peak_bytes), 2 * LIMIT + MIB);
+}
+
+static CUresult range(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
+{
+    *bytes = address == ADDRESS ? 3 * MIB : 0;
+    return base ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+Test(unpooled, the_driver_tells_how_much_another_process_has_shared)
+{
+    start_limited();
+    driver->cuMemGetAddressRange_v2 = range;
+    owned_opened(pool, OWNED_IPC, ADDRESS, 0);
+    owned_opened(pool, OWNED_IPC, ADDRESS + MIB, 0);
+    cr_expect_eq(opened_bytes(), 3 * MIB);
+}
+
 Test(unpooled, a_context_takes_its_own_with_it)
 {
     start_limited();
@@ -441,6 +480,31 @@ Test(unpooled, what_graphs_take_counts_after_the_launch_past_the_limit_too)
     cr_expect_eq(device_reserved(device()), MIB);
     cr_expect_eq(counter_get(&device()->unpooled[UNPOOLED_GRAPHS].bytes), MIB);
     cr_expect_eq(counter_get(&device()->unpooled[UNPOOLED_GRAPHS].peak_bytes), LIMIT + MIB);
+}
+
+/* Beside the first answer, another thread launches what takes more, and leaves the question to this
+ * one. */
+static CUresult answer_beside_a_launch(CUdevice ordinal, CUgraphMem_attribute attribute,
+                                       void *value)
+{
+    CUresult result = get_reserved(ordinal, attribute, value);
+    if (reserved_for_graphs == 2 * MIB)
+        atomic_fetch_add(&device()->graph_calls, 1);
+    reserved_for_graphs = 3 * MIB;
+    return result;
+}
+
+Test(unpooled, what_graphs_take_while_the_driver_is_asked_counts_too)
+{
+    start_limited();
+    atomic_store(&pool->graphs_allocate, true);
+    launched(MIB);
+    driver->cuDeviceGetGraphMemAttribute = answer_beside_a_launch;
+    reserved_for_graphs = 2 * MIB;
+    pool_graphs_may_be_gone(pool);
+    cr_expect_eq(bytes_of(UNPOOLED_GRAPHS), 3 * MIB);
+    cr_expect_eq(device_reserved(device()), 3 * MIB);
+    cr_expect_eq(atomic_load(&device()->graph_calls), 0);
 }
 
 static CUresult trim(CUdevice ordinal)
