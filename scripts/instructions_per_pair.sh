@@ -96,8 +96,8 @@ instructions() { # command, of all its processes together
 failed=0
 inside=
 memory=2GiB
-# The pool's own thread makes a pair's fences over by the real clock. How far others have ever used the board
-# decides what a look at it costs. So what these two take part in is counted without them.
+# Chance is in two things: the pool's own thread queries fences by the real clock, and a look at the board costs
+# more where more processes have ever been on it. So hits and cuMemGetInfo are counted without either.
 alone='{"version": 1, "neighbours": {"enabled": false}}'
 CUDAPOOL_CONFIG=$alone guard "pair that hits" "$limit" hit_pair $pairs
 CUDAPOOL_CONFIG=$alone guard "stream-ordered pair that hits" "$limit_async" hit_pair $pairs async

@@ -500,6 +500,8 @@ others = [line.split() for line in told.splitlines() if line.split()[:1] == ["ot
 print("other: 0 ms", others[0][4:6] if others else told)
 sys.exit(not others)'
     check 0 "limits, other" pool "" "$python" -c "$with_other" "$build/cudapool"
+    # What another process shares is told, and in no sum.
+    check 0 "limits, opened" pool "" "$python" tests/gpu/opened.py "$build/cudapool"
     # The process runs `cudapool limit` of itself.
     for case in kinds cached threads; do
         check 0 "limits, changed, $case" pool "" env "CUDAPOOL_TOOL=$build/cudapool" "$build/tests/e2e/limit_changes" $case
