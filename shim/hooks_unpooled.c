@@ -166,13 +166,15 @@ static CUresult opened(CUresult result, const CUdeviceptr *address)
     return result;
 }
 
-static CUresult closed(CUresult result, enum owned_kind kind, uint64_t key)
-{
-    struct pool *pool = result == CUDA_SUCCESS ? pool_to_tell() : NULL;
-    if (pool)
-        owned_closed(pool, kind, key);
-    return result;
-}
+/* Makes the driver call that closes what the key stands for. */
+#define CLOSE(kind, key, call)                                                                     \
+    ({                                                                                             \
+        struct pool *pool_ = pool_to_tell();                                                       \
+        struct owned *owned_ = pool_ ? owned_end_begins(pool_, (kind), (key)) : NULL;              \
+        CUresult closed_ = call;                                                                   \
+        owned_closed(pool_, owned_, closed_ == CUDA_SUCCESS);                                      \
+        closed_;                                                                                   \
+    })
 
 HOOK(cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int flags))
 {
@@ -188,7 +190,7 @@ HOOK(cuIpcOpenMemHandle_v2, (CUdeviceptr * address, CUipcMemHandle handle, unsig
 
 HOOK(cuIpcCloseMemHandle, (CUdeviceptr address))
 {
-    return closed(real_driver()->cuIpcCloseMemHandle(address), OWNED_IPC, address);
+    return CLOSE(OWNED_IPC, address, real_driver()->cuIpcCloseMemHandle(address));
 }
 
 HOOK(cuImportExternalMemory,
@@ -204,6 +206,5 @@ HOOK(cuImportExternalMemory,
 
 HOOK(cuDestroyExternalMemory, (CUexternalMemory memory))
 {
-    CUresult result = real_driver()->cuDestroyExternalMemory(memory);
-    return closed(result, OWNED_EXTERNAL, (uintptr_t)memory);
+    return CLOSE(OWNED_EXTERNAL, (uintptr_t)memory, real_driver()->cuDestroyExternalMemory(memory));
 }

@@ -51,6 +51,7 @@ struct reclaim {
                         driver deal with their memory */
     bool in_stream_order; /* the request is a stream-ordered allocation: the driver alone would not
                              wait for what others free meanwhile */
+    bool trimmed;         /* the driver has trimmed its graphs' memory for this call */
     struct reclaim_others others;
 };
 

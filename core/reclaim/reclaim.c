@@ -35,27 +35,32 @@ static void trim_pool(struct pool *pool, CUresult (*get)(CUmemoryPool *, CUdevic
         pool->driver->cuMemPoolTrimTo(memory_pool, 0);
 }
 
-/* At a limit, the driver releases what it reserves for graphs that no work uses, and waits for no
- * work (conformance: graph_memory_is_trimmed_beside_work). Where it has no memory itself, it does
- * so by itself. */
-static void trim_graphs(struct pool *pool, struct device *device, const struct reclaim *progress)
+static uint64_t bytes_of_graphs(const struct device *device)
+{
+    return atomic_load_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], memory_order_relaxed);
+}
+
+/* At a limit, the driver releases what it reserves for graphs that no work uses, once for each
+ * call, and waits for no work (conformance: graph_memory_is_trimmed_beside_work). Where it has no
+ * memory itself, it does so by itself. Returns whether it has released any. */
+static bool trim_graphs(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     bool at_limit = progress->bound == RECLAIM_LIMIT || progress->bound == RECLAIM_GROUP;
-    if (!at_limit || !pool->driver->cuDeviceGraphMemTrim ||
-        !atomic_load_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], memory_order_relaxed))
-        return;
+    uint64_t before = device ? bytes_of_graphs(device) : 0;
+    if (!at_limit || progress->trimmed || !before || !pool->driver->cuDeviceGraphMemTrim)
+        return false;
+    progress->trimmed = true;
     struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     pool->driver->cuDeviceGraphMemTrim(device->ordinal);
     leave_driver_relaxed(pool->driver, mode);
     TELL_KINDS(pool, ask, pool, device);
+    return bytes_of_graphs(device) < before;
 }
 
 /* Trims the driver's own pools of the device (NULL: of all), which cache memory too. */
-static bool trim_driver(struct pool *pool, struct device *wanted, const struct reclaim *progress)
+static bool trim_driver(struct pool *pool, const struct device *wanted)
 {
     const struct driver *driver = pool->driver;
-    if (wanted)
-        trim_graphs(pool, wanted, progress);
     if (!driver->cuMemPoolTrimTo)
         return false;
     struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
@@ -152,7 +157,7 @@ static bool release_the_rest(struct pool *pool, struct device *device, struct re
     /* Memory that the program freed in stream order is free by now too, in the driver's own pools.
      */
     if (any && progress->bound != RECLAIM_MACHINE)
-        trim_driver(pool, device, progress);
+        trim_driver(pool, device);
     return any;
 }
 
@@ -203,10 +208,14 @@ static bool take_step(struct pool *pool, struct device *device, struct reclaim *
          * that work. */
         if (progress->bound == RECLAIM_MACHINE)
             return false;
+        if (trim_graphs(pool, device, progress)) {
+            progress->step--;
+            return true;
+        }
         wait_for_fences(pool, device, progress);
         return release_waited_for(pool, device, progress);
     case RECLAIM_DRIVER:
-        return progress->bound != RECLAIM_MACHINE && trim_driver(pool, device, progress);
+        return progress->bound != RECLAIM_MACHINE && trim_driver(pool, device);
     case RECLAIM_NEIGHBOURS:
         return progress->bound != RECLAIM_MACHINE && ask_neighbours(pool, device, progress);
     case RECLAIM_THE_REST:

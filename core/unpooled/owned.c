@@ -158,39 +158,44 @@ void owned_ended(struct pool *pool, struct owned *owned, bool done)
 
 /* ---- memory of others ---- */
 
-static bool is_opened_again(struct pool *pool, enum owned_kind kind, uint64_t key)
+/* A record of another context is of memory that has gone unseen. */
+static bool is_opened_again(struct pool *pool, const struct owned_coming *coming, uint64_t key)
 {
     struct unpooled_memory *memory = unpooled_of(pool);
     lock_take(&memory->lock, LOCK_UNPOOLED);
-    struct owned *owned = find(memory, kind, key);
-    if (owned)
+    struct owned *owned = find(memory, coming->kind, key);
+    bool again = owned && owned->of.context == coming->context &&
+                 owned->of.generation == context_generation(coming->context);
+    if (again)
         owned->opened_again++;
     lock_give(&memory->lock);
-    return owned;
+    return again;
 }
 
 static uint64_t bytes_at(const struct pool *pool, CUdeviceptr address)
 {
     size_t bytes = 0;
-    enter_driver();
+    struct relaxed_mode mode = enter_driver_relaxed(pool->driver);
     CUresult result = pool->driver->cuMemGetAddressRange_v2(NULL, &bytes, address);
-    leave_driver();
+    leave_driver_relaxed(pool->driver, mode);
     return result == CUDA_SUCCESS ? bytes : 0;
 }
 
 void owned_opened(struct pool *pool, enum owned_kind kind, uint64_t key, uint64_t bytes)
 {
     struct owned_coming coming = {.kind = kind, .context = counted_context(pool)};
-    if (!coming.context || is_opened_again(pool, kind, key))
+    if (!coming.context || (kind == OWNED_IPC && is_opened_again(pool, &coming, key)))
         return;
     if (begin(pool, UNPOOLED_OPENED, bytes ? bytes : bytes_at(pool, key), &coming))
         owned_began(pool, &coming, true, key);
 }
 
-void owned_closed(struct pool *pool, enum owned_kind kind, uint64_t key)
+void owned_closed(struct pool *pool, struct owned *owned, bool done)
 {
-    struct owned *owned = owned_end_begins(pool, kind, key);
-    owned_ended(pool, owned, owned && owned->opened_again-- == 0);
+    bool last = owned && done && owned->opened_again == 0;
+    if (owned && done && !last)
+        owned->opened_again--;
+    owned_ended(pool, owned, last);
 }
 
 /* ---- the kind ---- */

@@ -54,11 +54,13 @@ void owned_managed_began(struct pool *pool, struct owned_coming *coming, size_t 
 struct owned *owned_end_begins(struct pool *pool, enum owned_kind kind, uint64_t key);
 void owned_ended(struct pool *pool, struct owned *owned, bool done);
 
-/* After the driver has opened memory of others in the current context, and has closed it. Memory
- * that is opened again stays open until it is closed as often. bytes 0: the driver is asked about
- * the address. */
+/* The driver has opened memory of others in the current context. bytes 0: it is asked about the
+ * address. The driver opens IPC memory again at the same address: so it stays open until it is
+ * closed as often. */
 void owned_opened(struct pool *pool, enum owned_kind kind, uint64_t key, uint64_t bytes);
-void owned_closed(struct pool *pool, enum owned_kind kind, uint64_t key);
+
+/* As owned_ended, after a call that closes such memory once. */
+void owned_closed(struct pool *pool, struct owned *owned, bool done);
 
 extern const struct kind unpooled_memory;
 

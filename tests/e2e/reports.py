@@ -795,6 +795,10 @@ def test_unpooled():
            {"live_bytes": 2 * GIB + 2 * MIB, "peak_bytes": 6 * GIB + 6 * MIB, "refused": 2}, merged["devices"][0]["unpooled"])
     again = json.loads(cudapool("--format", "json", paths[0]))
     expect("memory beside the pool comes out as it went in", again["devices"] == one["devices"], again)
+    older = json.loads(json.dumps(one))
+    for kind in ("graphs", "opened"):
+        del older["devices"][0]["unpooled"][kind]
+    expect("an older report lacks kinds", "managed 9.0 GiB\n" in cudapool(write(older)), cudapool(write(older)))
     rows = list(csv.DictReader(io.StringIO(cudapool("--format", "csv", paths[0]), newline=""), strict=True))
     row = {row["kind"]: row for row in rows}["arrays"]
     expect("CSV has a line of each kind", (row["live_bytes"], row["peak_live_bytes"], row["failures_limit"]) ==

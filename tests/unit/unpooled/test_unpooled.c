@@ -297,21 +297,38 @@ static uint64_t opened_bytes(void)
     return counter_get(&device()->unpooled[UNPOOLED_OPENED].bytes);
 }
 
+static void close_once(enum owned_kind kind, uint64_t key, bool done)
+{
+    owned_closed(pool, owned_end_begins(pool, kind, key), done);
+}
+
 Test(unpooled, what_others_have_taken_is_told_until_it_is_closed_as_often_as_opened)
 {
     start_limited();
-    owned_opened(pool, OWNED_EXTERNAL, HANDLE, 2 * LIMIT);
-    owned_opened(pool, OWNED_EXTERNAL, HANDLE, 2 * LIMIT);
-    owned_opened(pool, OWNED_EXTERNAL, HANDLE + 1, MIB);
+    owned_opened(pool, OWNED_IPC, ADDRESS, 2 * LIMIT);
+    owned_opened(pool, OWNED_IPC, ADDRESS, 2 * LIMIT);
+    owned_opened(pool, OWNED_EXTERNAL, ADDRESS, MIB);
     cr_expect_eq(opened_bytes(), 2 * LIMIT + MIB);
-    owned_closed(pool, OWNED_EXTERNAL, HANDLE);
+    close_once(OWNED_IPC, ADDRESS, true);
+    close_once(OWNED_IPC, ADDRESS, false);
     cr_expect_eq(opened_bytes(), 2 * LIMIT + MIB);
-    owned_closed(pool, OWNED_EXTERNAL, HANDLE);
+    close_once(OWNED_IPC, ADDRESS, true);
     cr_expect_eq(opened_bytes(), MIB);
-    owned_closed(pool, OWNED_EXTERNAL, HANDLE);
-    owned_closed(pool, OWNED_EXTERNAL, HANDLE + 1);
+    close_once(OWNED_IPC, ADDRESS, true);
+    close_once(OWNED_EXTERNAL, ADDRESS, true);
     cr_expect_eq(opened_bytes(), 0);
     cr_expect_eq(counter_get(&device()->unpooled[UNPOOLED_OPENED].peak_bytes), 2 * LIMIT + MIB);
+}
+
+/* The driver gives each import a handle of its own. */
+Test(unpooled, an_import_whose_handle_comes_again_is_other_memory)
+{
+    start_limited();
+    owned_opened(pool, OWNED_EXTERNAL, HANDLE, LIMIT);
+    struct owned *old = owned_end_begins(pool, OWNED_EXTERNAL, HANDLE);
+    owned_opened(pool, OWNED_EXTERNAL, HANDLE, MIB);
+    owned_closed(pool, old, true);
+    cr_expect_eq(opened_bytes(), MIB);
 }
 
 static CUresult range(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
