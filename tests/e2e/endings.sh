@@ -48,7 +48,7 @@ if [ -z "${RUN_WITH:-}" ]; then
         "$@"
         local status=$?
         echo $((($(date +%s%N) - start) / 1000000)) >"$work/time"
-        return $status
+        return "$status"
     }
     unread() { # kind, how the report goes, [case]: it ends with its status, soon, and what was written is in lines
         local kind=$1 setting=$2
@@ -91,12 +91,12 @@ if [ -z "${RUN_WITH:-}" ]; then
         fi
     }
     is_cheap() {
-        local tries
+        local tries more
         for tries in {1..60}; do
             [ "$tries" -gt 6 ] || note_fastest "$work/without" CUDAPOOL_REPORT=none || return 1
             note_fastest "$work/with" CUDAPOOL_REPORT=stderr || return 1
             more=$(($(cat "$work/with") - $(cat "$work/without")))
-            [ "$tries" -lt 6 ] || [ $more -gt 130 ] || return 0
+            [ "$tries" -lt 6 ] || [ "$more" -gt 130 ] || return 0
         done
         echo "$more ms"
         return 1
