@@ -10,6 +10,16 @@
 #include "core/unpooled/owned.h"
 #include "core/unpooled/physical.h"
 
+/* Makes the driver call that frees or closes what the key stands for. */
+#define END(kind, key, call)                                                                       \
+    ({                                                                                             \
+        struct pool *pool_ = pool_to_tell();                                                       \
+        struct owned *owned_ = pool_ ? owned_end_begins(pool_, (kind), (key)) : NULL;              \
+        CUresult ended_ = call;                                                                    \
+        owned_closed(pool_, owned_, ended_ == CUDA_SUCCESS);                                       \
+        ended_;                                                                                    \
+    })
+
 /* ---- managed memory ---- */
 
 HOOK(cuMemAllocManaged, (CUdeviceptr * address, size_t bytes, unsigned int flags))
@@ -79,21 +89,13 @@ HOOK(cuMipmappedArrayCreate,
 
 HOOK(cuArrayDestroy, (CUarray array))
 {
-    struct pool *pool = pool_to_tell();
-    struct owned *owned = pool ? owned_end_begins(pool, OWNED_ARRAY, (uintptr_t)array) : NULL;
-    CUresult result = real_driver()->cuArrayDestroy(array);
-    owned_ended(pool, owned, result == CUDA_SUCCESS);
-    return result;
+    return END(OWNED_ARRAY, (uintptr_t)array, real_driver()->cuArrayDestroy(array));
 }
 
 HOOK(cuMipmappedArrayDestroy, (CUmipmappedArray array))
 {
-    struct pool *pool = pool_to_tell();
-    struct owned *owned =
-        pool ? owned_end_begins(pool, OWNED_MIPMAPPED_ARRAY, (uintptr_t)array) : NULL;
-    CUresult result = real_driver()->cuMipmappedArrayDestroy(array);
-    owned_ended(pool, owned, result == CUDA_SUCCESS);
-    return result;
+    return END(OWNED_MIPMAPPED_ARRAY, (uintptr_t)array,
+               real_driver()->cuMipmappedArrayDestroy(array));
 }
 
 /* ---- physical memory ---- */
@@ -166,16 +168,6 @@ static CUresult opened(CUresult result, const CUdeviceptr *address)
     return result;
 }
 
-/* Makes the driver call that closes what the key stands for. */
-#define CLOSE(kind, key, call)                                                                     \
-    ({                                                                                             \
-        struct pool *pool_ = pool_to_tell();                                                       \
-        struct owned *owned_ = pool_ ? owned_end_begins(pool_, (kind), (key)) : NULL;              \
-        CUresult closed_ = call;                                                                   \
-        owned_closed(pool_, owned_, closed_ == CUDA_SUCCESS);                                      \
-        closed_;                                                                                   \
-    })
-
 HOOK(cuIpcOpenMemHandle, (CUdeviceptr * address, CUipcMemHandle handle, unsigned int flags))
 {
     const struct real_driver *real = real_driver();
@@ -190,7 +182,7 @@ HOOK(cuIpcOpenMemHandle_v2, (CUdeviceptr * address, CUipcMemHandle handle, unsig
 
 HOOK(cuIpcCloseMemHandle, (CUdeviceptr address))
 {
-    return CLOSE(OWNED_IPC, address, real_driver()->cuIpcCloseMemHandle(address));
+    return END(OWNED_IPC, address, real_driver()->cuIpcCloseMemHandle(address));
 }
 
 HOOK(cuImportExternalMemory,
@@ -206,5 +198,5 @@ HOOK(cuImportExternalMemory,
 
 HOOK(cuDestroyExternalMemory, (CUexternalMemory memory))
 {
-    return CLOSE(OWNED_EXTERNAL, (uintptr_t)memory, real_driver()->cuDestroyExternalMemory(memory));
+    return END(OWNED_EXTERNAL, (uintptr_t)memory, real_driver()->cuDestroyExternalMemory(memory));
 }

@@ -87,6 +87,12 @@ static inline uint64_t device_reserved(const struct device *device)
     return atomic_load_explicit(&device->reserved_bytes, memory_order_relaxed);
 }
 
+/* The part of device_reserved that the driver has reserved for graphs. */
+static inline uint64_t device_graph_bytes(const struct device *device)
+{
+    return atomic_load_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], memory_order_relaxed);
+}
+
 /* The part of device_reserved that is unpooled memory. */
 static inline uint64_t device_unpooled(const struct device *device)
 {

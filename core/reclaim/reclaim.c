@@ -35,18 +35,13 @@ static void trim_pool(struct pool *pool, CUresult (*get)(CUmemoryPool *, CUdevic
         pool->driver->cuMemPoolTrimTo(memory_pool, 0);
 }
 
-static uint64_t bytes_of_graphs(const struct device *device)
-{
-    return atomic_load_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], memory_order_relaxed);
-}
-
 /* At a limit, the driver releases what it reserves for graphs that no work uses, once for each
  * call, and waits for no work (conformance: graph_memory_is_trimmed_beside_work). Where it has no
  * memory itself, it does so by itself. Returns whether it has released any. */
 static bool trim_graphs(struct pool *pool, struct device *device, struct reclaim *progress)
 {
     bool at_limit = progress->bound == RECLAIM_LIMIT || progress->bound == RECLAIM_GROUP;
-    uint64_t before = device ? bytes_of_graphs(device) : 0;
+    uint64_t before = device ? device_graph_bytes(device) : 0;
     if (!at_limit || progress->trimmed || !before || !pool->driver->cuDeviceGraphMemTrim)
         return false;
     progress->trimmed = true;
@@ -54,7 +49,7 @@ static bool trim_graphs(struct pool *pool, struct device *device, struct reclaim
     pool->driver->cuDeviceGraphMemTrim(device->ordinal);
     leave_driver_relaxed(pool->driver, mode);
     TELL_KINDS(pool, ask, pool, device);
-    return bytes_of_graphs(device) < before;
+    return device_graph_bytes(device) < before;
 }
 
 /* Trims the driver's own pools of the device (NULL: of all), which cache memory too. */

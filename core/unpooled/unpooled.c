@@ -65,17 +65,12 @@ void unpooled_return(struct unpooled *taken)
     *taken = (struct unpooled){.kind = taken->kind};
 }
 
-static uint64_t bytes_of_graphs(const struct device *device)
-{
-    return atomic_load_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], memory_order_relaxed);
-}
-
 /* Reserves what has come before it stores the number, and unreserves what has gone after that, so
  * that no sum falls below 0. */
 static void set_graphs(struct device *device, uint64_t bytes)
 {
     struct unpooled_counters *counters = &device->unpooled[UNPOOLED_GRAPHS];
-    uint64_t before = bytes_of_graphs(device);
+    uint64_t before = device_graph_bytes(device);
     if (bytes > before)
         device_reserve(device, bytes - before);
     atomic_store_explicit(&device->unpooled_bytes[UNPOOLED_GRAPHS], bytes, memory_order_relaxed);
@@ -93,7 +88,7 @@ static void ask_about_graphs(struct pool *pool, struct device *device)
     do {
         CUresult result = pool->driver->cuDeviceGetGraphMemAttribute(
             device->ordinal, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes);
-        if (result == CUDA_SUCCESS && bytes != bytes_of_graphs(device))
+        if (result == CUDA_SUCCESS && bytes != device_graph_bytes(device))
             set_graphs(device, bytes);
     } while (!atomic_compare_exchange_strong(&device->graph_calls, &calls, 0));
 }
@@ -106,7 +101,7 @@ void unpooled_follow_graphs(struct pool *pool)
     no_lock_may_be_held();
     enter_driver();
     for (struct device *d = registry_devices(&pool->registry); d; d = d->next)
-        if (unpooled_is_counted(pool, d) || bytes_of_graphs(d))
+        if (unpooled_is_counted(pool, d) || device_graph_bytes(d))
             ask_about_graphs(pool, d);
     leave_driver();
 }
