@@ -390,11 +390,7 @@ Test(release, behind_a_barrier_of_the_pools_it_waits_for_a_second_and_then_no_mo
     release(clean);
     release(other);
     synchronise();
-    fake_launch(context);
-    release(block);
-    let_time_pass();
-    cr_assert_eq(allocate(MIB), block);
-    cr_assert_eq(counted().hits.barrier, 1);
+    take_again_behind_a_barrier(block);
     uint64_t began = monotonic_now();
     release_clean(pool, context_find(pool, context), MIB, EVICTION_CAP, RELEASE_IN_ALLOCATION);
     cr_assert_geq(monotonic_now() - began, STALLED_WAIT_NANOSECONDS);
@@ -414,11 +410,7 @@ Test(release, a_trim_behind_a_barrier_of_the_pools_waits_for_nothing)
     CUdeviceptr clean = allocate(2 * MIB), block = allocate(MIB);
     release(clean);
     synchronise();
-    fake_launch(context);
-    release(block);
-    let_time_pass();
-    cr_assert_eq(allocate(MIB), block);
-    cr_assert_eq(counted().hits.barrier, 1);
+    take_again_behind_a_barrier(block);
     uint64_t began = monotonic_now();
     cr_expect_eq(pool_trim(pool), 2 * MIB);
     cr_expect_lt(monotonic_now() - began, STALLED_WAIT_NANOSECONDS / 2);
